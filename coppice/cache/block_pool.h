@@ -1,0 +1,34 @@
+// A free list of fixed-size blocks. It hands out ids and knows no tensor.
+//
+// The lowest free id goes out first, so that a pool that was once full and is now nearly empty
+// works in few pages of memory. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace coppice {
+
+class BlockPool final {
+ public:
+  explicit BlockPool(int64_t num_blocks);  // throws kInvalidArgument below 0
+
+  // `count` ids, or false and no change when fewer are free. Appends to `ids`.
+  [[nodiscard]] bool take(int64_t count, std::vector<int32_t>& ids);
+  // REQUIRES: every id was taken and not yet given back (checked).
+  void give_back(std::span<const int32_t> ids);
+
+  int64_t size() const { return static_cast<int64_t>(taken_.size()); }
+  int64_t free() const { return static_cast<int64_t>(free_.size()); }
+  int64_t in_use() const { return size() - free(); }
+  int64_t peak() const { return peak_; }  // most blocks ever in use at once
+  bool is_taken(int32_t id) const { return taken_[static_cast<std::size_t>(id)]; }
+
+ private:
+  std::vector<int32_t> free_;  // a heap, lowest id on top
+  std::vector<bool> taken_;
+  int64_t peak_ = 0;
+};
+
+}  // namespace coppice

@@ -1,0 +1,30 @@
+// From a checkpoint to a model that runs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "coppice/models/model.h"
+
+namespace coppice {
+
+class Checkpoint;
+struct GateWeights;
+
+// How weights are held and multiplied.
+enum class WeightMode {
+  kFloat32,  // dequantised, float32 products: the reference, and what training needs
+  kPacked,   // ops::PackedMatrix: small and fast, float32 activations in between
+};
+
+// The model named by the checkpoint's config, its weights filled, gates attached when given. In
+// evaluation mode, without gradients. Throws as WeightLoader and the gate checks do.
+std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
+                                  const GateWeights* gate = nullptr);
+
+// Bytes that load_model will hold, from the header alone (for `plan`).
+int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode,
+                     const GateWeights* gate = nullptr);
+
+}  // namespace coppice

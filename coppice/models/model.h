@@ -1,0 +1,28 @@
+// What every architecture is: packed tokens in, hidden states out, logits on demand.
+//
+// A model sees no cache, scheduler, phase or device: the backend it is handed decides what its
+// queries attend over. One file per architecture; the list is in models/registry.cpp.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include "coppice/models/model_args.h"
+#include "coppice/nn/attention_backend.h"
+#include "coppice/nn/batch.h"
+
+namespace coppice {
+
+struct Model : torch::nn::Module {
+  explicit Model(const ModelArgs& args) : args_(args) {}
+  const ModelArgs& args() const { return args_; }
+
+  // -> [N, C] float32, all sequences packed: the final norm's output.
+  virtual torch::Tensor forward(const Batch& batch, AttentionBackend& backend) = 0;
+  // hidden [M, C] -> [M, V] float32.
+  virtual torch::Tensor logits(const torch::Tensor& hidden) = 0;
+
+ private:
+  ModelArgs args_;
+};
+
+}  // namespace coppice

@@ -1,0 +1,43 @@
+// What config.json says of an architecture; the fields are its keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coppice/core/json.h"
+
+namespace coppice {
+
+// rope_scaling / rope_parameters of config.json.
+struct RopeArgs {
+  std::string rope_type = "default";  // "default", "linear" or "llama3"
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 0;
+};
+
+struct ModelArgs {
+  std::string model_type;  // "llama", "qwen2", "qwen3"
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;  // stated apart from hidden_size / num_attention_heads where a file does
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  RopeArgs rope;
+  std::string hidden_act = "silu";
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;  // llama: bias of q, k, v and o
+  bool mlp_bias = false;
+
+  // Throws kInvalidArgument naming the key that is missing, out of range or not supported.
+  static ModelArgs from_config(const Json& config);
+};
+
+}  // namespace coppice
