@@ -9,8 +9,8 @@
 //            values     [16, D]   entry-major
 //            position   [16] int32   index of the token in its sequence, never renumbered
 //            log_beta   [16] float32, <= 0; 0 where the model has no gate
-//            aux        [16] float32, one number per entry that the policy's scorer keeps
-//            modality   [16] uint8
+//            aux        [16] float32, one number per entry that the policy's scorer keeps; 0 at
+//            first modality   [16] uint8
 //
 // Eviction is in place: survivors behind the new end move into the holes before it, and blocks that
 // fall empty return to the pool. So the order inside a row is not by position, except that the
@@ -18,10 +18,15 @@
 //
 // A pass:   reserve(seq, T)  ->  append(layer, seq, ...) for every layer  ->  commit(seq)
 // or, when the pass failed:  rollback(seq), after which the cache is as before reserve.
+// Entries cannot be cut off a committed sequence (no truncation): what eviction took is gone, so a
+// shorter history is rebuilt, or forked before it is tried.
 //
 // Invariants (validate() in cache/validator.h): a block belongs to one row or to the free list; no
 // row holds more blocks than its length needs; positions in a row differ and are < tokens_seen. Not
 // thread-safe. Device: the tensors live where CacheConfig says; block tables live on the host.
+//
+// Errors: unknown sequences, calls out of order and misshapen tensors throw kInvalidArgument and
+// change nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,74 +39,70 @@
 
 #include "coppice/cache/block_pool.h"
 #include "coppice/cache/block_table.h"
+#include "coppice/cache/cache_config.h"
+#include "coppice/cache/pool_tensors.h"
 
 namespace coppice {
 
 using SequenceId = int64_t;
-
-inline constexpr int64_t kBlockEntries = 16;
-
-struct CacheConfig {
-  int64_t num_layers = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  at::ScalarType dtype = at::kFloat;  // of keys and values: kFloat, kHalf or kBFloat16
-  int64_t max_blocks = 0;             // the bound: never passed, not even for a moment
-  c10::Device device = c10::Device(c10::kCPU);
-
-  int64_t num_rows() const { return num_layers * num_kv_heads; }  // of one sequence
-  int64_t entry_bytes() const;  // K, V and the metadata of one slot
-  int64_t block_bytes() const { return entry_bytes() * kBlockEntries; }
-};
-
-// Blocks that hold `entries` in all, however they are spread over `rows` rows.
-int64_t blocks_for_entries(int64_t entries, int64_t rows);
+struct CacheSnapshot;
 
 class KvCache final {
  public:
   explicit KvCache(const CacheConfig& config);  // throws kInvalidArgument, kCapacity
 
-  const CacheConfig& config() const;
+  const CacheConfig& config() const { return config_; }
 
   SequenceId add_sequence();
   // A second sequence with the same entries. Throws kCapacity, and then nothing has changed.
+  // REQUIRES: no pass in progress.
   SequenceId fork(SequenceId sequence);
   void remove_sequence(SequenceId sequence);  // its blocks are free at once
   std::vector<SequenceId> sequences() const;
 
-  // Room for `new_tokens` entries in every row of the sequence. False: not enough free blocks, and
-  // nothing has changed.
+  // Room for `new_tokens` (at least 1) entries in every row of the sequence. False: not enough free
+  // blocks, and nothing has changed. Throws kCapacity where positions would pass int32.
   [[nodiscard]] bool reserve(SequenceId sequence, int64_t new_tokens);
   // k, v [T, Hkv, D]; log_beta [T, Hkv] float32 or undefined; modality [T] uint8 or undefined.
   // T must be what was reserved. Entries take the positions tokens_seen .. tokens_seen + T - 1.
   void append(int64_t layer, SequenceId sequence, const at::Tensor& k, const at::Tensor& v,
               const at::Tensor& log_beta, const at::Tensor& modality);
-  void commit(SequenceId sequence);    // tokens_seen += T
-  void rollback(SequenceId sequence);  // drops what was reserved and appended since
+  void commit(SequenceId sequence);  // tokens_seen += T. REQUIRES: every layer was appended
+  // Drops what was reserved and appended since. Does nothing where no pass is in progress.
+  void rollback(SequenceId sequence);
 
   int64_t tokens_seen(SequenceId sequence) const;     // the next entry's position
   int64_t tokens_in_pass(SequenceId sequence) const;  // reserved, not yet committed
+  bool pass_complete(SequenceId sequence) const;      // every layer of the pass was appended
   int64_t entries(SequenceId sequence) const;  // over all rows, the pass in progress included
-  int64_t blocks_in_use() const;
-  int64_t free_blocks() const;
-  int64_t peak_blocks() const;
-  int64_t bytes_in_use() const;  // blocks_in_use x block_bytes
-  int64_t bytes_bound() const;   // max_blocks x block_bytes
-  int64_t peak_bytes() const;
+  int64_t blocks_in_use() const { return pool_.in_use(); }
+  int64_t free_blocks() const { return pool_.free(); }
+  int64_t peak_blocks() const { return pool_.peak(); }
+  int64_t bytes_in_use() const { return blocks_in_use() * config_.block_bytes(); }
+  int64_t bytes_bound() const { return config_.max_blocks * config_.block_bytes(); }
+  int64_t peak_bytes() const { return peak_blocks() * config_.block_bytes(); }
 
   // One row. The pass in progress included: its entries are the last tokens_in_pass() ones.
   const BlockTable& row(SequenceId sequence, int64_t layer, int64_t head) const;
+  // All rows of a sequence: row layer x Hkv + head.
+  std::span<const BlockTable> rows(SequenceId sequence) const;
 
   // Drops from one row every entry whose flag is 0; `keep` has one flag per entry, in row order.
+  // REQUIRES: no pass in progress.
   void keep(SequenceId sequence, int64_t layer, int64_t head, std::span<const uint8_t> keep);
+  // The same by a list: `dropped` are places in the row, rising.
+  void drop(SequenceId sequence, int64_t layer, int64_t head, std::span<const int32_t> dropped);
+  // Sets aux of the row's entries from place `first` on.
+  void set_aux(SequenceId sequence, int64_t layer, int64_t head, int64_t first,
+               std::span<const float> values);
 
   // Whole pools, indexed by block id. Content of free blocks is undefined.
-  at::Tensor& keys();        // [blocks, D, 16]
-  at::Tensor& values();      // [blocks, 16, D]
-  at::Tensor& positions();   // [blocks, 16] int32
-  at::Tensor& log_betas();   // [blocks, 16] float32
-  at::Tensor& aux();         // [blocks, 16] float32
-  at::Tensor& modalities();  // [blocks, 16] uint8
+  at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
+  at::Tensor& values() { return pools_.values; }          // [blocks, 16, D]
+  at::Tensor& positions() { return pools_.positions; }    // [blocks, 16] int32
+  at::Tensor& log_betas() { return pools_.log_betas; }    // [blocks, 16] float32
+  at::Tensor& aux() { return pools_.aux; }                // [blocks, 16] float32
+  at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8
 
   // Copies of one row in row order, for tests, studies and reference paths.
   struct RowContent {
@@ -112,6 +113,36 @@ class KvCache final {
     std::vector<uint8_t> modality;   // [L]
   };
   RowContent read_row(SequenceId sequence, int64_t layer, int64_t head) const;
+
+  // Keys of the row's places first .. first + count - 1 as float32. -> [count x D]
+  void read_keys(SequenceId sequence, int64_t layer, int64_t head, int64_t first, int64_t count,
+                 std::vector<float>& keys) const;
+
+  // Everything but the numbers in K and V, for validate().
+  CacheSnapshot snapshot() const;
+
+ private:
+  struct Sequence {
+    std::vector<BlockTable> rows;   // [L x Hkv]
+    std::vector<uint8_t> appended;  // [L], of the pass in progress
+    int64_t tokens_seen = 0;
+    int64_t tokens_in_pass = 0;
+    int64_t entries = 0;
+  };
+
+  const Sequence& find(SequenceId id) const;
+  Sequence& find(SequenceId id);
+  std::size_t row_index(int64_t layer, int64_t head) const;
+  void check_new_entries(const Sequence& sequence, int64_t layer, const NewEntries& entries) const;
+  void trim(BlockTable& row);  // gives back the blocks behind the row's length
+
+  CacheConfig config_;
+  BlockPool pool_;
+  PoolTensors pools_;
+  std::map<SequenceId, Sequence> sequences_;
+  SequenceId next_id_ = 0;
+  std::vector<SlotMove> moves_;   // scratch
+  std::vector<int32_t> dropped_;  // scratch
 };
 
 }  // namespace coppice

@@ -1,20 +1,33 @@
 // Which entries stay: a scorer (what an entry is worth) x a scope (who competes with whom) x a
 // budget.
 //
+// After every pass the entries that compete are brought down to their budget exactly, in this
+// order:
+//   1. protected ones stay: the first `sinks` tokens of the sequence and the newest `recent` ones;
+//   2. then what brings a row to `floor` entries (protected ones counted): its best;
+//   3. then the best of all the rest.
+// Ties: newer position first, then lower layer, then lower head, for every policy.
+// A row may be left with nothing; the next token is appended before it is attended over.
+// Fewer entries than the budget: nothing is dropped.
+//
 // Source: arXiv:2605.09649, section on global eviction; scores in docs/maths.md. Differs from the
 // published code: the budget holds after every pass (no buffer on top), ties are broken by rule,
 // protected entries count inside the budget and are chosen by membership, not by a large score.
+// `parity_reference` restores that code's ages, buffer and trigger.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coppice/cache/kv_cache.h"
+#include "coppice/eviction/scorers.h"
+#include "coppice/eviction/selection.h"
 
 namespace coppice {
 
@@ -24,63 +37,22 @@ enum class Scope {
   kGlobal,  // all rows of the sequence compete for budget x L x Hkv
 };
 
-// What a scorer reads besides positions. A policy that needs nothing pays nothing.
-struct ScorerNeeds {
-  bool gate = false;      // log_beta must come from a gate
-  bool key_norm = false;  // aux holds the norm of the key, written at append
-};
-
-// One row's entries, in row order.
-struct RowEntries {
-  int64_t layer = 0;
-  int64_t head = 0;
-  std::span<const int32_t> positions;
-  std::span<const float> log_beta;
-  std::span<const float> aux;
-};
-
-class Scorer {
- public:
-  virtual ~Scorer() = default;
-  virtual std::string_view name() const = 0;
-  virtual ScorerNeeds needs() const = 0;
-  // The number to keep per entry in aux, from its log_beta and key. k [D].
-  virtual float aux(float log_beta, std::span<const float> key) const;
-  // Higher is kept. `newest` is the position of the newest token. scores has positions.size()
-  // places.
-  virtual void score(const RowEntries& entries, int64_t newest, std::span<float> scores) const = 0;
-};
-
 struct EvictionConfig {
   std::string policy = "dbtrimkv";
-  // Mean entries per row. kUnbounded: nothing is ever evicted.
+  // Mean entries per row, at least 1. kUnbounded: nothing is ever evicted.
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
   int64_t budget_entries = kUnbounded;
-  int64_t sinks = 4;      // first tokens of the sequence, always kept
-  int64_t recent = 0;     // newest tokens, always kept
-  int64_t floor = 0;      // best entries each row keeps whatever the others hold
-  int64_t lookahead = 2;  // n of the retention score
-};
-
-class EvictionPolicy final {
- public:
-  // Validates the configuration against the model's sizes; throws kInvalidArgument or kNotFound.
-  EvictionPolicy(const EvictionConfig& config, const CacheConfig& cache);
-
-  const EvictionConfig& config() const;
-  std::string_view name() const;
-  ScorerNeeds needs() const;
-  Scope scope() const;
-  bool bounded() const;
-  // Entries a sequence may hold after a pass: budget x L x Hkv.
-  int64_t budget_total() const;
-
-  // After a pass has been committed: brings the sequence down to its budget. Returns entries
-  // dropped. REQUIRES: cache.tokens_in_pass(sequence) == 0.
-  int64_t evict(KvCache& cache, SequenceId sequence);
-  // Writes aux for the entries appended by the pass in progress, before commit. No-op where not
-  // needed.
-  void note_appended(KvCache& cache, SequenceId sequence);
+  // Tokens that are always kept, inside the budget; sinks + recent may not exceed it. Unset: what
+  // the policy's row in policies() says, and 0 with parity_reference.
+  std::optional<int64_t> sinks;
+  std::optional<int64_t> recent;
+  int64_t floor = 0;           // entries each row keeps whatever the others hold; <= budget
+  int64_t lookahead = 2;       // n of the retention score, for gated policies
+  std::optional<Scope> scope;  // unset: the policy's own
+  // Gated policies as the published code runs them: evict when budget + buffer is reached, down to
+  // the budget; ages as in make_retention_scorer.
+  bool parity_reference = false;
+  int64_t buffer = 0;  // entries per row; needs parity_reference
 };
 
 // Every policy by name, for help texts and for tests that walk the whole table.
@@ -89,7 +61,56 @@ struct PolicyInfo {
   std::string summary;  // one line
   Scope scope;
   bool needs_gate;
+  int64_t default_sinks;
+  int64_t default_recent;
 };
 const std::vector<PolicyInfo>& policies();
+const PolicyInfo& find_policy(std::string_view name);  // throws kNotFound, with the names there are
+
+class EvictionPolicy final {
+ public:
+  // Validates the configuration against the model's sizes; throws kInvalidArgument or kNotFound.
+  // "full" takes no budget.
+  EvictionPolicy(const EvictionConfig& config, const CacheConfig& cache);
+
+  const EvictionConfig& config() const { return config_; }  // nothing in it is unset
+  std::string_view name() const { return config_.policy; }
+  ScorerNeeds needs() const { return scorer_ ? scorer_->needs() : ScorerNeeds{}; }
+  Scope scope() const { return *config_.scope; }
+  bool bounded() const { return config_.budget_entries != EvictionConfig::kUnbounded; }
+  // Entries a sequence is brought down to: budget x L x Hkv.
+  int64_t budget_total() const;
+  // Most entries a sequence may hold after a pass: the same, and one below the trigger with a
+  // buffer.
+  int64_t bound_total() const;
+
+  // After a pass has been committed: brings the sequence down to its budget. Returns entries
+  // dropped. REQUIRES: cache.tokens_in_pass(sequence) == 0, and the sizes given at construction.
+  int64_t evict(KvCache& cache, SequenceId sequence);
+  // Writes aux for the entries appended by the pass in progress, before commit. No-op where not
+  // needed. REQUIRES: every layer was appended.
+  void note_appended(KvCache& cache, SequenceId sequence);
+
+ private:
+  // Entries of rows first .. first + count - 1 that compete, copied out of the pools.
+  int64_t evict_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
+  void rank_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
+  void protect_floors();
+  std::span<const int64_t> choose(int64_t count);
+  void drop(KvCache& cache, SequenceId sequence, int64_t first_row,
+            std::span<const int64_t> indices);
+  bool over_trigger(int64_t entries, int64_t rows) const;
+
+  EvictionConfig config_;
+  int64_t num_layers_, num_kv_heads_;
+  std::unique_ptr<Scorer> scorer_;  // none: full
+
+  // Scratch of one call.
+  at::Tensor position_pool_, log_beta_pool_, aux_pool_;
+  Selector selector_, row_selector_;
+  std::vector<float> scores_;
+  std::vector<int32_t> ranks_, positions_, kept_, places_;
+  std::vector<int64_t> offsets_;
+};
 
 }  // namespace coppice

@@ -23,6 +23,12 @@ enum class WeightMode {
 std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
                                   const GateWeights* gate = nullptr);
 
+// Gives every attention layer its retention gate. Throws kInvalidArgument when the gate's layers,
+// heads or sizes are not the model's, or the model has gates already.
+void attach_gate(Model& model, const GateWeights& gate);
+bool has_gate(const Model& model);
+int64_t gate_bytes(const GateWeights& gate);  // in memory, once attached
+
 // Bytes that load_model will hold, from the header alone (for `plan`).
 int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode,
                      const GateWeights* gate = nullptr);

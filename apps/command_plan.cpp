@@ -1,0 +1,85 @@
+// `coppice plan`: the memory that settings will take, before anything is loaded.
+
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/report.h"
+#include "apps/runtime.h"
+#include "coppice/cache/memory_plan.h"
+#include "coppice/core/error.h"
+
+namespace coppice {
+namespace {
+
+struct PlanOptions {
+  ModelOptions model;
+  int64_t tokens = 0;
+};
+
+// What this process holds now: the program and its libraries, without a model.
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+void plan(const PlanOptions& options) {
+  const Checkpoint checkpoint = Checkpoint::open(model_path(options.model.model));
+  const ModelArgs args = ModelArgs::from_config(checkpoint.config());
+  const std::optional<GateWeights> gate = find_gate(options.model, checkpoint);
+  const CacheConfig cache = cache_config(args, kv_dtype(options.model), c10::Device(c10::kCPU));
+  const int64_t tokens = options.tokens > 0 ? options.tokens : args.max_position_embeddings;
+  const EvictionConfig eviction =
+      eviction_config(options.model, gate.has_value(), budget_entries(options.model, cache, tokens));
+  const int64_t blocks = worst_case_blocks(cache, eviction, options.model.chunk, tokens);
+
+  const int64_t weights = weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
+  const int64_t kv = blocks * cache.block_bytes();
+  const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens), weight_mode(options.model));
+  const int64_t program = resident_bytes();
+  const int64_t full = tokens * cache.num_rows() * cache.entry_bytes();
+  const bool bounded = eviction.budget_entries != EvictionConfig::kUnbounded;
+  const Json result = {
+      {"model", checkpoint.path()},
+      {"policy", bounded ? eviction.policy : "full"},
+      {"tokens", tokens},
+      {"budget_entries", bounded ? Json(eviction.budget_entries * cache.num_rows()) : Json()},
+      {"bytes",
+       {{"weights", weights}, {"kv", kv}, {"scratch", scratch}, {"vision", 0}, {"program", program},
+        {"total", weights + kv + scratch + program}}},
+      {"kv_full_bytes", full}};
+  if (options.model.json) {
+    std::cout << dump_json(result) << "\n";
+    return;
+  }
+  const auto row = [](const char* name, int64_t bytes, const std::string& note) {
+    std::cout << fmt::format("{:10}{:>12}  {}\n", name, human_bytes(static_cast<double>(bytes)), note);
+  };
+  row("weights", weights, options.model.weights + (gate ? ", with gate" : ", no gate"));
+  row("KV", kv, bounded ? fmt::format("{}, {} entries per head and a chunk of {} tokens; full cache of {} tokens: {}",
+                                      eviction.policy, eviction.budget_entries, options.model.chunk,
+                                      human_count(tokens), human_bytes(static_cast<double>(full)))
+                        : fmt::format("full cache of {} tokens", human_count(tokens)));
+  row("scratch", scratch, "activations of one pass");
+  row("vision", 0, "no vision tower");
+  row("program", program, "code and libraries");
+  row("total", weights + kv + scratch + program, "");
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& program) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = program.add_subcommand("plan", "memory that settings will take, without loading");
+  add_model_options(*command, options->model, "1024");
+  command->add_option("--tokens", options->tokens, "prompt and new tokens together [the trained range]")
+      ->check(CLI::PositiveNumber);
+  command->callback([options] { plan(*options); });
+}
+
+}  // namespace coppice

@@ -1,0 +1,68 @@
+#include "apps/conversation.h"
+
+#include <algorithm>
+
+#include "coppice/core/error.h"
+
+namespace coppice {
+
+Conversation::Conversation(const Runtime& runtime, const GenerationOptions& options, int64_t text_tokens)
+    : runtime_(runtime),
+      options_(options),
+      engine_(runtime.make_engine(text_tokens, runtime.longest_tokens(0, std::nullopt))) {
+  if (!options.system.empty()) messages_.push_back({{"role", "system"}, {"content", options.system}});
+}
+
+// What the engine must still read of `prompt`.
+std::vector<int32_t> Conversation::next_tokens(const RenderedPrompt& prompt) {
+  std::string_view rest = prompt.text;
+  int64_t offset = 0;
+  if (session_ && rest.starts_with(read_text_)) {
+    offset = static_cast<int64_t>(read_text_.size());
+    rest.remove_prefix(read_text_.size());
+  } else if (session_) {
+    engine_->drop_session(*session_);
+    session_.reset();
+  }
+  std::vector<TextRange> plain;
+  for (const TextRange& range : prompt.plain) {
+    if (range.end > offset) plain.push_back({std::max<int64_t>(0, range.begin - offset), range.end - offset});
+  }
+  return runtime_.tokenizer().encode(rest, {.parse_special = true}, plain);
+}
+
+RequestOutput Conversation::ask(const std::string& user,
+                                const std::function<void(std::string_view)>& on_text) {
+  Json messages = messages_;
+  messages.push_back({{"role", "user"}, {"content", user}});
+  ChatRequest chat;
+  chat.messages = messages;
+  chat.add_generation_prompt = true;
+  if (options_.think_given) chat.enable_thinking = options_.think;
+  const RenderedPrompt prompt = runtime_.chat_template().render(chat);
+
+  Request request;
+  request.prompt = next_tokens(prompt);
+  request.sampling = options_.sampling;
+  request.sampling.seed = options_.seed;
+  request.sampling.max_tokens = options_.max_tokens;
+  request.session = session_;
+  request.keep_session = true;
+  RequestOutput output = engine_->run(request, [&on_text](const RequestOutput& part) {
+    if (on_text) on_text(part.text);
+    return true;
+  });
+
+  session_ = output.session;
+  read_text_ = prompt.text + output.text;
+  // An end token that was drawn is part of what the session has.
+  if (output.finish_reason == FinishReason::kStop && !output.tokens.empty()) {
+    const int32_t last = output.tokens.back().id;
+    if (runtime_.tokenizer().is_special(last)) read_text_ += runtime_.tokenizer().token_text(last);
+  }
+  messages.push_back({{"role", "assistant"}, {"content", output.text}});
+  messages_ = std::move(messages);
+  return output;
+}
+
+}  // namespace coppice

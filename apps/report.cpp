@@ -1,0 +1,38 @@
+#include "apps/report.h"
+
+#include <array>
+
+namespace coppice {
+
+std::string human_bytes(double bytes) {
+  static constexpr std::array<const char*, 4> kUnits = {"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) bytes /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::string human_count(int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<std::size_t>(at), ",");
+  }
+  return digits;
+}
+
+std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {
+  const KvUsage& kv = output.usage.kv;
+  const TokenUsage& tokens = output.usage.tokens;
+  const int64_t seen = tokens.prompt + tokens.generated;
+  const double full = static_cast<double>(seen * cache.num_rows() * cache.entry_bytes());
+  std::string line = fmt::format(
+      "[{} tokens seen ({} reused) | {} of {} KV entries kept, {} evicted | KV at most {} of {} bound; full "
+      "cache {} | read {:.0f}, wrote {:.0f} tokens/s | {}]",
+      human_count(seen), human_count(tokens.reused), human_count(kv.kept_entries),
+      human_count(seen * cache.num_rows()), human_count(kv.evicted_entries),
+      human_bytes(static_cast<double>(kv.bytes_peak)), human_bytes(static_cast<double>(kv.bytes_bound)),
+      human_bytes(full), output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s,
+      kv.policy);
+  return line;
+}
+
+}  // namespace coppice

@@ -1,0 +1,180 @@
+#include "apps/runtime.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "coppice/cache/memory_plan.h"
+#include "coppice/core/error.h"
+#include "coppice/core/log.h"
+#include "coppice/engine/load_text.h"
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Where `make` keeps what it fetches.
+fs::path assets_folder() {
+  if (const std::string assets = environment("COPPICE_ASSETS"); !assets.empty()) return assets;
+  if (const std::string cache = environment("COPPICE_CACHE"); !cache.empty()) {
+    return fs::path(cache) / "assets";
+  }
+  const std::string base = environment("XDG_CACHE_HOME");
+  return (base.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(base)) / "coppice" / "assets";
+}
+
+// Folders that may hold shipped gates: $COPPICE_GATES, or gates/ beside the program's checkout.
+fs::path gates_folder() {
+  if (const std::string gates = environment("COPPICE_GATES"); !gates.empty()) return gates;
+  std::error_code ignored;
+  for (fs::path at = fs::read_symlink("/proc/self/exe", ignored).parent_path(); at.has_relative_path();
+       at = at.parent_path()) {
+    if (fs::is_directory(at / "gates", ignored)) return at / "gates";
+  }
+  return "gates";
+}
+
+// The shipped gate trained for this very model file; empty when there is none.
+std::string shipped_gate(const Checkpoint& checkpoint) {
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(gates_folder(), ignored)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    if (read_gate_spec(file.string()).base_sha256 == checkpoint.sha256()) return file.string();
+  }
+  return {};
+}
+
+std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
+  const auto& templates = checkpoint.chat_templates();
+  if (templates.empty()) return std::nullopt;
+  const auto found = templates.find("default");
+  const auto text_of = [&tokenizer](std::optional<int32_t> id) {
+    return id ? tokenizer.token_text(*id) : std::string();
+  };
+  return ChatTemplate(found == templates.end() ? templates.begin()->second : found->second,
+                      {{"bos_token", text_of(tokenizer.bos_id())},
+                       {"eos_token", text_of(tokenizer.eos_id())},
+                       {"pad_token", text_of(tokenizer.pad_id())},
+                       {"unk_token", text_of(tokenizer.unk_id())}});
+}
+
+}  // namespace
+
+std::string model_path(const std::string& model) {
+  if (model != "smollm2") return model;
+  const fs::path path = assets_folder() / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    fail(ErrorCode::kNotFound,
+         "the default model is not at {}; `make demo` or `scripts/fetch smollm2` fetches it", path.string());
+  }
+  return path.string();
+}
+
+std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint) {
+  if (options.gate == "none") return std::nullopt;
+  const std::string path = options.gate.empty() ? shipped_gate(checkpoint) : options.gate;
+  if (path.empty()) return std::nullopt;
+  GateWeights gate = load_gate(path);
+  const ModelArgs args = ModelArgs::from_config(checkpoint.config());
+  check_gate(gate.spec, {.layers = args.num_hidden_layers,
+                         .kv_heads = args.num_key_value_heads,
+                         .hidden_size = args.hidden_size,
+                         .sha256 = checkpoint.sha256()});
+  return gate;
+}
+
+EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64_t budget_entries) {
+  EvictionConfig config;
+  config.policy = options.policy;
+  if (config.policy.empty()) {
+    config.policy = has_gate ? "dbtrimkv" : "streaming";
+    if (!has_gate && budget_entries != EvictionConfig::kUnbounded) {
+      log_warning("this model has no retention gate: policy streaming (first tokens and newest)");
+    }
+  }
+  config.budget_entries = budget_entries;
+  config.sinks = options.sinks;
+  config.recent = options.recent;
+  config.floor = options.floor;
+  config.lookahead = options.lookahead;
+  return config;
+}
+
+int64_t budget_entries(const ModelOptions& options, const CacheConfig& cache, int64_t tokens) {
+  if (options.budget.unit != KvBudget::Unit::kBytes) return options.budget.entries_for(tokens);
+  return plan_within(cache, options.budget.bytes, options.chunk).budget_entries;
+}
+
+at::ScalarType kv_dtype(const ModelOptions& options) {
+  if (options.kv_dtype == "float32") return at::kFloat;
+  return options.kv_dtype == "bfloat16" ? at::kBFloat16 : at::kHalf;
+}
+
+WeightMode weight_mode(const ModelOptions& options) {
+  return options.weights == "float32" ? WeightMode::kFloat32 : WeightMode::kPacked;
+}
+
+void set_threads(const ModelOptions& options) {
+  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
+}
+
+Runtime::Runtime(const ModelOptions& options)
+    : options_(options),
+      checkpoint_(Checkpoint::open(model_path(options.model))),
+      tokenizer_(load_tokenizer(checkpoint_)) {
+  const auto start = std::chrono::steady_clock::now();
+  set_threads(options_);
+  template_ = find_template(checkpoint_, tokenizer_);
+  const std::optional<GateWeights> gate = find_gate(options_, checkpoint_);
+  has_gate_ = gate.has_value();
+  model_ = load_model(checkpoint_, weight_mode(options_), gate ? &*gate : nullptr);
+  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+const ChatTemplate& Runtime::chat_template() const {
+  if (!template_) {
+    fail(ErrorCode::kNotFound, "{} brings no chat template; use `coppice run --raw`", checkpoint_.path());
+  }
+  return *template_;
+}
+
+CacheConfig Runtime::cache() const {
+  return cache_config(model_->args(), kv_dtype(options_), c10::Device(c10::kCPU));
+}
+
+int64_t Runtime::longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const {
+  if (max_tokens && *max_tokens < EvictionConfig::kUnbounded - prompt) return prompt + *max_tokens;
+  const int64_t range = model_->args().max_position_embeddings;
+  if (options_.positions == "original") return std::max(prompt + 1, range);
+  return options_.budget.unit == KvBudget::Unit::kFull ? prompt + range : EvictionConfig::kUnbounded;
+}
+
+std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest) const {
+  EngineConfig config;
+  const CacheConfig sizes = cache();
+  config.eviction = eviction_config(options_, has_gate_, budget_entries(options_, sizes, text_tokens));
+  config.chunk_tokens = options_.chunk;
+  config.kv_dtype = kv_dtype(options_);
+  config.model_has_gate = has_gate_;
+  config.compact_positions = options_.positions == "compact";
+  config.end_token_ids = end_token_ids(checkpoint_, tokenizer_);
+  config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
+  config.max_blocks = worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
+  return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));
+}
+
+}  // namespace coppice

@@ -1,0 +1,67 @@
+// A loaded model with its text side and its engine: what run, chat and eval start from.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/options.h"
+#include "coppice/engine/engine.h"
+#include "coppice/loader/checkpoint.h"
+#include "coppice/loader/gate_checkpoint.h"
+#include "coppice/models/load.h"
+#include "coppice/processor/chat_template.h"
+#include "coppice/processor/tokenizer.h"
+
+namespace coppice {
+
+// The path behind --model: "smollm2" is the fetched default model. Throws kNotFound saying how to get it.
+std::string model_path(const std::string& model);
+
+// The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt when
+// there is none. Throws when it does not fit the model.
+std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint);
+
+// The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to streaming.
+EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64_t budget_entries);
+
+// Entries per head that --kv-budget comes to, for a text of `tokens`.
+int64_t budget_entries(const ModelOptions& options, const CacheConfig& cache, int64_t tokens);
+
+at::ScalarType kv_dtype(const ModelOptions& options);
+WeightMode weight_mode(const ModelOptions& options);
+void set_threads(const ModelOptions& options);
+
+// Everything loaded. Engines are made per run, once the length of the text is known.
+class Runtime final {
+ public:
+  explicit Runtime(const ModelOptions& options);
+
+  const ModelOptions& options() const { return options_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  // Throws kNotFound when the model brings no template that can be used.
+  const ChatTemplate& chat_template() const;
+  const std::shared_ptr<Model>& model() const { return model_; }
+  CacheConfig cache() const;
+  bool has_gate() const { return has_gate_; }
+  double load_seconds() const { return load_seconds_; }
+
+  // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained range, or
+  // no end at all with compact positions.
+  int64_t longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const;
+  // An engine whose pool holds one sequence of `longest` tokens under --kv-budget. A budget that is a share
+  // is that share of `text_tokens`, prompt and new ones.
+  std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest) const;
+
+ private:
+  ModelOptions options_;
+  Checkpoint checkpoint_;
+  Tokenizer tokenizer_;
+  std::optional<ChatTemplate> template_;
+  bool has_gate_ = false;
+  std::shared_ptr<Model> model_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace coppice

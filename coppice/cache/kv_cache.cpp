@@ -1,0 +1,337 @@
+#include "coppice/cache/kv_cache.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "coppice/cache/validator.h"
+#include "coppice/core/error.h"
+
+namespace coppice {
+namespace {
+
+const CacheConfig& validated(const CacheConfig& config) {
+  validate(config);
+  return config;
+}
+
+template <typename Element>
+std::vector<Element> to_vector(const at::Tensor& tensor) {
+  const at::Tensor local = tensor.cpu().contiguous();
+  const auto* data = local.const_data_ptr<Element>();
+  return {data, data + local.numel()};
+}
+
+// Gives the pages of freed blocks back. Freed runs are widened by the free blocks beside them, a
+// page's worth at most, so that pages shared by two frees go too.
+void release_free_runs(PoolTensors& pools, const BlockPool& pool, std::vector<int32_t> freed) {
+  constexpr int64_t kWidest = 256;
+  std::sort(freed.begin(), freed.end());
+  for (std::size_t i = 0; i < freed.size();) {
+    std::size_t end = i + 1;
+    while (end < freed.size() && freed[end] == freed[end - 1] + 1) ++end;
+    int64_t first = freed[i], last = int64_t{freed[end - 1]} + 1;
+    for (int64_t n = 0; n < kWidest && first > 0; ++n, --first)
+      if (pool.is_taken(static_cast<int32_t>(first - 1))) break;
+    for (int64_t n = 0; n < kWidest && last < pool.size(); ++n, ++last)
+      if (pool.is_taken(static_cast<int32_t>(last))) break;
+    release_blocks(pools, first, last);
+    i = end;
+  }
+}
+
+}  // namespace
+
+KvCache::KvCache(const CacheConfig& config)
+    : config_(validated(config)), pool_(config.max_blocks), pools_(allocate_pools(config)) {}
+
+const KvCache::Sequence& KvCache::find(SequenceId id) const {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) fail_argument("KV cache: no sequence {}", id);
+  return it->second;
+}
+
+KvCache::Sequence& KvCache::find(SequenceId id) {
+  return const_cast<Sequence&>(static_cast<const KvCache&>(*this).find(id));
+}
+
+std::size_t KvCache::row_index(int64_t layer, int64_t head) const {
+  if (layer < 0 || layer >= config_.num_layers)
+    fail_argument("KV cache: layer must be below {}, got {}", config_.num_layers, layer);
+  if (head < 0 || head >= config_.num_kv_heads)
+    fail_argument("KV cache: KV head must be below {}, got {}", config_.num_kv_heads, head);
+  return static_cast<std::size_t>(layer * config_.num_kv_heads + head);
+}
+
+SequenceId KvCache::add_sequence() {
+  Sequence sequence;
+  sequence.rows.resize(static_cast<std::size_t>(config_.num_rows()));
+  sequence.appended.resize(static_cast<std::size_t>(config_.num_layers), 0);
+  sequences_.emplace(next_id_, std::move(sequence));
+  return next_id_++;
+}
+
+SequenceId KvCache::fork(SequenceId id) {
+  const Sequence& source = find(id);
+  if (source.tokens_in_pass > 0)
+    fail_argument("KV cache: sequence {} has a pass in progress and cannot be forked", id);
+  std::vector<int32_t> from, to;
+  for (const BlockTable& row : source.rows)
+    from.insert(from.end(), row.blocks.begin(), row.blocks.end());
+  const auto count = static_cast<int64_t>(from.size());
+  if (!pool_.take(count, to))
+    fail(ErrorCode::kCapacity, "KV cache: a fork of sequence {} needs {} blocks, {} are free", id,
+         count, pool_.free());
+  copy_blocks(pools_, from, to);
+  Sequence copy = source;
+  auto next = to.begin();
+  for (BlockTable& row : copy.rows)
+    for (int32_t& block : row.blocks) block = *next++;
+  sequences_.emplace(next_id_, std::move(copy));
+  return next_id_++;
+}
+
+void KvCache::remove_sequence(SequenceId id) {
+  std::vector<int32_t> freed;
+  for (const BlockTable& row : find(id).rows)
+    freed.insert(freed.end(), row.blocks.begin(), row.blocks.end());
+  pool_.give_back(freed);
+  sequences_.erase(id);
+  release_free_runs(pools_, pool_, std::move(freed));
+}
+
+std::vector<SequenceId> KvCache::sequences() const {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  return ids;
+}
+
+bool KvCache::reserve(SequenceId id, int64_t new_tokens) {
+  Sequence& sequence = find(id);
+  if (sequence.tokens_in_pass > 0)
+    fail_argument("KV cache: sequence {} already has a pass in progress", id);
+  if (new_tokens < 1)
+    fail_argument("KV cache: tokens of a pass must be at least 1, got {}", new_tokens);
+  if (new_tokens > std::numeric_limits<int32_t>::max() - sequence.tokens_seen)
+    fail(ErrorCode::kCapacity, "KV cache: positions end at {}; {} tokens seen and {} more asked",
+         std::numeric_limits<int32_t>::max(), sequence.tokens_seen, new_tokens);
+  int64_t needed = 0;
+  for (const BlockTable& row : sequence.rows)
+    needed += blocks_for_row(row.length + new_tokens) - static_cast<int64_t>(row.blocks.size());
+  if (needed > pool_.free()) return false;
+  for (BlockTable& row : sequence.rows) {
+    const int64_t more =
+        blocks_for_row(row.length + new_tokens) - static_cast<int64_t>(row.blocks.size());
+    COPPICE_CHECK(pool_.take(more, row.blocks), "{} blocks were counted free", more);
+  }
+  sequence.tokens_in_pass = new_tokens;
+  std::fill(sequence.appended.begin(), sequence.appended.end(), uint8_t{0});
+  return true;
+}
+
+void KvCache::check_new_entries(const Sequence& sequence, int64_t layer,
+                                const NewEntries& entries) const {
+  if (sequence.tokens_in_pass == 0) fail_argument("KV cache: append without reserve");
+  if (sequence.appended[static_cast<std::size_t>(layer)] != 0)
+    fail_argument("KV cache: layer {} was already appended in this pass", layer);
+  const int64_t tokens = sequence.tokens_in_pass, heads = config_.num_kv_heads;
+  const auto check = [&](const char* name, const at::Tensor& tensor, at::IntArrayRef shape) {
+    if (!tensor.defined() || tensor.sizes() != shape)
+      fail_argument("KV cache: {} must have shape [{}], got [{}]", name, fmt::join(shape, ", "),
+                    tensor.defined() ? fmt::format("{}", fmt::join(tensor.sizes(), ", "))
+                                     : std::string("nothing"));
+  };
+  check("k", entries.k, {tokens, heads, config_.head_dim});
+  check("v", entries.v, {tokens, heads, config_.head_dim});
+  if (entries.log_beta.defined()) check("log_beta", entries.log_beta, {tokens, heads});
+  if (entries.modality.defined()) check("modality", entries.modality, {tokens});
+}
+
+void KvCache::append(int64_t layer, SequenceId id, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& log_beta, const at::Tensor& modality) {
+  Sequence& sequence = find(id);
+  const std::size_t first_row = row_index(layer, 0);
+  const NewEntries entries{k, v, log_beta, modality, sequence.tokens_seen};
+  check_new_entries(sequence, layer, entries);
+  const std::span<BlockTable> rows =
+      std::span(sequence.rows).subspan(first_row, static_cast<std::size_t>(config_.num_kv_heads));
+  write_entries(pools_, rows, entries);
+  for (BlockTable& row : rows) row.length += sequence.tokens_in_pass;
+  sequence.entries += sequence.tokens_in_pass * config_.num_kv_heads;
+  sequence.appended[static_cast<std::size_t>(layer)] = 1;
+}
+
+void KvCache::commit(SequenceId id) {
+  Sequence& sequence = find(id);
+  if (!pass_complete(id))
+    fail_argument("KV cache: commit of sequence {} needs a pass with all {} layers appended", id,
+                  config_.num_layers);
+  sequence.tokens_seen += sequence.tokens_in_pass;
+  sequence.tokens_in_pass = 0;
+}
+
+void KvCache::trim(BlockTable& row) {
+  const auto needed = static_cast<std::size_t>(blocks_for_row(row.length));
+  if (needed == row.blocks.size()) return;
+  pool_.give_back(std::span(row.blocks).subspan(needed));
+  row.blocks.resize(needed);
+}
+
+void KvCache::rollback(SequenceId id) {
+  Sequence& sequence = find(id);
+  if (sequence.tokens_in_pass == 0) return;
+  const int64_t heads = config_.num_kv_heads;
+  for (std::size_t r = 0; r < sequence.rows.size(); ++r) {
+    BlockTable& row = sequence.rows[r];
+    if (sequence.appended[r / static_cast<std::size_t>(heads)] != 0) {
+      row.length -= sequence.tokens_in_pass;
+      sequence.entries -= sequence.tokens_in_pass;
+    }
+    trim(row);
+  }
+  sequence.tokens_in_pass = 0;
+}
+
+int64_t KvCache::tokens_seen(SequenceId id) const { return find(id).tokens_seen; }
+int64_t KvCache::tokens_in_pass(SequenceId id) const { return find(id).tokens_in_pass; }
+int64_t KvCache::entries(SequenceId id) const { return find(id).entries; }
+
+bool KvCache::pass_complete(SequenceId id) const {
+  const Sequence& sequence = find(id);
+  return sequence.tokens_in_pass > 0 &&
+         std::find(sequence.appended.begin(), sequence.appended.end(), 0) ==
+             sequence.appended.end();
+}
+
+const BlockTable& KvCache::row(SequenceId id, int64_t layer, int64_t head) const {
+  return find(id).rows[row_index(layer, head)];
+}
+
+std::span<const BlockTable> KvCache::rows(SequenceId id) const { return find(id).rows; }
+
+void KvCache::keep(SequenceId id, int64_t layer, int64_t head, std::span<const uint8_t> keep) {
+  const int64_t length = row(id, layer, head).length;
+  if (static_cast<int64_t>(keep.size()) != length)
+    fail_argument("KV cache: a row of {} entries needs as many flags, got {}", length, keep.size());
+  dropped_.clear();
+  for (std::size_t i = 0; i < keep.size(); ++i)
+    if (keep[i] == 0) dropped_.push_back(static_cast<int32_t>(i));
+  drop(id, layer, head, dropped_);
+}
+
+void KvCache::drop(SequenceId id, int64_t layer, int64_t head, std::span<const int32_t> dropped) {
+  Sequence& sequence = find(id);
+  BlockTable& row = sequence.rows[row_index(layer, head)];
+  if (sequence.tokens_in_pass > 0)
+    fail_argument("KV cache: sequence {} has a pass in progress; entries cannot be dropped", id);
+  if (dropped.empty()) return;
+  int32_t previous = -1;
+  for (const int32_t place : dropped) {
+    if (place <= previous || place >= row.length)
+      fail_argument("KV cache: dropped places must rise and be below {}, got {} after {}",
+                    row.length, place, previous);
+    previous = place;
+  }
+  const auto count = static_cast<int64_t>(dropped.size());
+  const int64_t length = row.length - count;
+  moves_.clear();
+  // Survivors from the new end on fill the holes before it, both from the front.
+  auto next_dropped = std::lower_bound(dropped.begin(), dropped.end(), length);
+  auto hole = dropped.begin();
+  for (int64_t place = length; place < row.length; ++place) {
+    if (next_dropped != dropped.end() && *next_dropped == place) {
+      ++next_dropped;
+    } else {
+      moves_.push_back({row.slot(place), row.slot(*hole++)});
+    }
+  }
+  move_entries(pools_, moves_);
+  row.length = length;
+  sequence.entries -= count;
+  trim(row);
+}
+
+void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
+                      std::span<const float> values) {
+  const BlockTable& row = this->row(id, layer, head);
+  const auto count = static_cast<int64_t>(values.size());
+  if (first < 0 || first > row.length || count > row.length - first)
+    fail_argument("KV cache: aux of places {} to {} in a row of {} entries", first, first + count,
+                  row.length);
+  for_each_run(row, first, first + count, [&](int64_t slot, int64_t index, int64_t n) {
+    const float* source = values.data() + (index - first);
+    at::Tensor target = pools_.aux.view(-1).narrow(0, slot, n);
+    if (target.device().is_cpu())
+      std::copy_n(source, n, target.mutable_data_ptr<float>());
+    else
+      target.copy_(at::tensor(at::ArrayRef<float>(source, static_cast<std::size_t>(n))));
+  });
+}
+
+KvCache::RowContent KvCache::read_row(SequenceId id, int64_t layer, int64_t head) const {
+  const BlockTable& row = this->row(id, layer, head);
+  const auto needed = static_cast<std::size_t>(blocks_for_row(row.length));
+  const std::vector<int64_t> ids(row.blocks.begin(),
+                                 row.blocks.begin() + static_cast<std::ptrdiff_t>(needed));
+  const at::Tensor blocks = at::tensor(ids, at::kLong).to(config_.device);
+  const auto flat = [&](const at::Tensor& pool) {
+    return pool.index_select(0, blocks).reshape({-1}).narrow(0, 0, row.length);
+  };
+  RowContent content;
+  content.k = pools_.keys.index_select(0, blocks)
+                  .transpose(1, 2)
+                  .reshape({-1, config_.head_dim})
+                  .narrow(0, 0, row.length);
+  content.v = pools_.values.index_select(0, blocks)
+                  .reshape({-1, config_.head_dim})
+                  .narrow(0, 0, row.length);
+  content.positions = to_vector<int32_t>(flat(pools_.positions));
+  content.log_beta = to_vector<float>(flat(pools_.log_betas));
+  content.aux = to_vector<float>(flat(pools_.aux));
+  content.modality = to_vector<uint8_t>(flat(pools_.modalities));
+  return content;
+}
+
+void KvCache::read_keys(SequenceId id, int64_t layer, int64_t head, int64_t first, int64_t count,
+                        std::vector<float>& keys) const {
+  const BlockTable& row = this->row(id, layer, head);
+  if (first < 0 || count < 0 || first > row.length || count > row.length - first)
+    fail_argument("KV cache: keys of {} places from {} in a row of {} entries", count, first,
+                  row.length);
+  keys.resize(static_cast<std::size_t>(count * config_.head_dim));
+  coppice::read_keys(pools_, row, first, count, keys.data());
+}
+
+CacheSnapshot KvCache::snapshot() const {
+  CacheSnapshot snapshot;
+  snapshot.num_layers = config_.num_layers;
+  snapshot.num_kv_heads = config_.num_kv_heads;
+  snapshot.max_blocks = config_.max_blocks;
+  snapshot.blocks_in_use = pool_.in_use();
+  snapshot.peak_blocks = pool_.peak();
+  snapshot.taken.resize(static_cast<std::size_t>(pool_.size()));
+  for (std::size_t b = 0; b < snapshot.taken.size(); ++b)
+    snapshot.taken[b] = pool_.is_taken(static_cast<int32_t>(b)) ? 1 : 0;
+  const at::Tensor positions = pools_.positions.cpu();
+  const auto* data = positions.const_data_ptr<int32_t>();
+  for (const auto& [id, sequence] : sequences_) {
+    CacheSnapshot::Sequence& copy = snapshot.sequences.emplace_back();
+    copy.id = id;
+    copy.tokens_seen = sequence.tokens_seen;
+    copy.tokens_in_pass = sequence.tokens_in_pass;
+    copy.entries = sequence.entries;
+    for (std::size_t r = 0; r < sequence.rows.size(); ++r) {
+      const BlockTable& row = sequence.rows[r];
+      CacheSnapshot::Row& out = copy.rows.emplace_back();
+      out.length = row.length;
+      out.blocks = row.blocks;
+      const std::size_t layer = r / static_cast<std::size_t>(config_.num_kv_heads);
+      out.appended = sequence.tokens_in_pass > 0 && sequence.appended[layer] != 0;
+      for (int64_t i = 0; i < row.length; ++i) out.positions.push_back(data[row.slot(i)]);
+    }
+  }
+  return snapshot;
+}
+
+}  // namespace coppice

@@ -1,0 +1,257 @@
+// One step of the engine: plan, reserve, run, draw, commit, evict - or roll back.
+#include <ATen/ops/tensor.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "coppice/attention/compact_positions.h"
+#include "coppice/core/error.h"
+#include "coppice/core/log.h"
+#include "coppice/engine/engine_state.h"
+
+namespace coppice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The exception in flight as a request's error. REQUIRES: called from a catch block.
+RequestError current_error() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return {e.code(), e.what()};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kCapacity, "the machine has no memory left for this step"};
+  } catch (const std::exception& e) {
+    const std::string what = e.what();  // libtorch adds a stack trace after the first line
+    return {ErrorCode::kInternal, what.substr(0, what.find('\n'))};
+  }
+}
+
+PassPart pass_part(const KvCache& cache, const StepPart& part) {
+  Sequence& sequence = *part.sequence;
+  return {*sequence.context().cache_id, sequence.next_tokens(cache, part.tokens),
+          &sequence.policy()};
+}
+
+SchedulerSequence describe(const Sequence& sequence, const KvCache& cache) {
+  const auto& cache_id = sequence.context().cache_id;
+  return {.id = sequence.id(),
+          .pending_tokens = sequence.pending_tokens(cache),
+          .chunk_tokens = sequence.limits().chunk_tokens,
+          .decoding = sequence.decoding(),
+          .worst_blocks = sequence.limits().worst_blocks,
+          .held_blocks = cache_id ? blocks_of(cache, *cache_id) : 0};
+}
+
+}  // namespace
+
+int64_t Engine::State::idle_blocks() const {
+  int64_t blocks = 0;
+  for (const auto& [id, session] : sessions) {
+    if (session.context.cache_id) blocks += blocks_of(cache, *session.context.cache_id);
+  }
+  return blocks;
+}
+
+StepPlan Engine::State::plan() const {
+  std::vector<SchedulerSequence> run, wait;
+  for (const auto& sequence : running) run.push_back(describe(*sequence, cache));
+  for (const auto& sequence : waiting) {
+    if (static_cast<int64_t>(wait.size()) >= config.scheduler.max_sequences) break;
+    wait.push_back(describe(*sequence, cache));
+  }
+  return plan_step(config.scheduler, config.max_blocks, idle_blocks(), run, wait);
+}
+
+void Engine::State::admit(const std::vector<int64_t>& ids) {
+  for (const int64_t id : ids) {
+    COPPICE_CHECK(!waiting.empty() && waiting.front()->id() == id,
+                  "request {} was admitted out of order", id);
+    std::unique_ptr<Sequence> sequence = std::move(waiting.front());
+    waiting.pop_front();
+    if (sequence->session()) sessions.erase(*sequence->session());  // the context moves on
+    SequenceContext& context = sequence->context();
+    if (context.cache_id) {  // down to this request's budget, which may be less than the last one's
+      context.evicted_entries += sequence->policy().evict(cache, *context.cache_id);
+    } else {
+      context.cache_id = cache.add_sequence();
+    }
+    running.push_back(std::move(sequence));
+  }
+}
+
+std::vector<RequestOutput> Engine::State::refuse_first_waiting() {
+  const Sequence& sequence = *waiting.front();
+  RequestOutput output;
+  output.id = sequence.id();
+  output.finish_reason = FinishReason::kError;
+  output.error = RequestError{
+      ErrorCode::kCapacity,
+      fmt::format("the request may need {} blocks of the KV cache, but kept sessions hold {} of {}",
+                  sequence.limits().worst_blocks, idle_blocks(), config.max_blocks)};
+  output.usage = sequence.usage(cache);
+  if (sequence.session()) sessions.at(*sequence.session()).in_use = false;
+  waiting.pop_front();
+  return {std::move(output)};
+}
+
+// The model over all parts at once; scores where a token is wanted. All or nothing.
+void Engine::State::forward(std::span<StepPart> parts) {
+  std::vector<PassPart> pass;
+  for (const StepPart& part : parts) pass.push_back(pass_part(cache, part));
+  const at::Tensor hidden = forward_pass(*model, backend, cache, pass);
+  try {
+    std::vector<int64_t> rows;  // of `hidden`, where scores are wanted
+    int64_t end = 0;
+    for (const StepPart& part : parts) {
+      end += part.tokens;
+      if (part.sequence->pending_tokens(cache) == part.tokens && part.sequence->wants_token()) {
+        rows.push_back(end - 1);
+      }
+    }
+    if (rows.empty()) return;
+    const at::Tensor index = at::tensor(rows).to(hidden.device());
+    const at::Tensor logits =
+        model->logits(hidden.index_select(0, index)).to(at::kCPU, at::kFloat).contiguous();
+    int64_t next = 0;
+    for (StepPart& part : parts) {
+      if (part.sequence->pending_tokens(cache) == part.tokens && part.sequence->wants_token()) {
+        part.logits = logits[next++];
+      }
+    }
+  } catch (...) {
+    for (const PassPart& part : pass) cache.rollback(part.sequence);
+    throw;
+  }
+}
+
+// Commit, evict, draw: what belongs to one sequence alone.
+void Engine::State::complete(StepPart& part) {
+  Sequence& sequence = *part.sequence;
+  sequence.note_peak(cache);
+  const bool read_all = sequence.pending_tokens(cache) == part.tokens;
+  const PassPart pass = pass_part(cache, part);
+  const Clock::time_point begin = Clock::now();
+  const int64_t dropped = commit_pass(cache, pass);
+  sequence.note_pass(part.tokens, dropped, seconds_since(begin));
+  if (part.logits.defined()) {
+    sequence.accept(
+        {part.logits.const_data_ptr<float>(), static_cast<std::size_t>(part.logits.numel())},
+        part.output);
+  } else if (read_all) {
+    sequence.finish_without_tokens(part.output);
+  }
+}
+
+// REQUIRES: called from a catch block.
+void Engine::State::fail_part(StepPart& part) {
+  part.output.finish_reason = FinishReason::kError;
+  part.output.error = current_error();
+  log_warning("request {} failed: {}", part.sequence->id(), part.output.error->message);
+}
+
+// Renumbers the keys of sequences that would pass the trained range.
+void Engine::State::make_positions(std::span<StepPart> parts) {
+  if (!config.compact_positions) return;
+  const int64_t range = model->args().max_position_embeddings;
+  for (const StepPart& part : parts) {
+    const SequenceId id = *part.sequence->context().cache_id;
+    if (compaction_due(cache, id, part.tokens, range)) {
+      compact_positions(cache, id, inv_freq, range);
+    }
+  }
+}
+
+void Engine::State::run(std::span<StepPart> parts) {
+  const auto complete_all = [this](std::span<StepPart> of) {
+    for (StepPart& part : of) {
+      try {
+        complete(part);
+      } catch (...) {
+        fail_part(part);
+      }
+    }
+  };
+  try {
+    make_positions(parts);
+    forward(parts);
+  } catch (...) {
+    if (parts.size() == 1) return fail_part(parts[0]);
+    // Whose fault it was shows when each runs alone.
+    for (std::size_t i = 0; i < parts.size(); ++i) run(parts.subspan(i, 1));
+    return;
+  }
+  complete_all(parts);
+}
+
+SessionId Engine::State::store_session(Sequence& sequence) {
+  const SessionId id = sequence.session() ? *sequence.session() : next_session++;
+  sessions[id] = Session{std::move(sequence.context()), false};
+  return id;
+}
+
+void Engine::State::remove(const Sequence& sequence) {
+  std::erase_if(running, [&](const auto& other) { return other.get() == &sequence; });
+}
+
+// Closes a part: its numbers, and its sequence's end if it has one.
+void Engine::State::settle(StepPart& part, double seconds) {
+  Sequence& sequence = *part.sequence;
+  sequence.note_step(seconds, part.decoding);
+  part.output.id = sequence.id();
+  part.output.usage = sequence.usage(cache);
+  if (!part.output.finished()) return;
+  if (!part.output.error && sequence.keep_session()) {
+    part.output.session = store_session(sequence);
+  } else {
+    cache.rollback(*sequence.context().cache_id);  // of a part that failed before its commit
+    cache.remove_sequence(*sequence.context().cache_id);
+  }
+  remove(sequence);
+}
+
+Sequence* Engine::State::find_running(RequestId id) const {
+  for (const auto& sequence : running) {
+    if (sequence->id() == id) return sequence.get();
+  }
+  return nullptr;
+}
+
+std::vector<RequestOutput> Engine::step() {
+  const c10::InferenceMode inference;
+  const Clock::time_point begin = Clock::now();
+  State& state = *state_;
+  const StepPlan plan = state.plan();
+  if (plan.stuck) return state.refuse_first_waiting();
+  state.admit(plan.admitted);
+  std::vector<StepPart> parts;
+  for (const StepItem& item : plan.items) {
+    Sequence* sequence = state.find_running(item.id);
+    parts.push_back({.sequence = sequence,
+                     .tokens = item.tokens,
+                     .decoding = sequence->decoding(),
+                     .logits = {},
+                     .output = {}});
+  }
+  std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {
+    return a.sequence->id() < b.sequence->id();
+  });
+  if (parts.empty()) return {};
+  state.run(parts);
+  const double seconds = seconds_since(begin);
+  std::vector<RequestOutput> outputs;
+  for (StepPart& part : parts) {
+    state.settle(part, seconds);
+    outputs.push_back(std::move(part.output));
+  }
+  return outputs;
+}
+
+}  // namespace coppice

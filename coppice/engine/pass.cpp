@@ -1,0 +1,80 @@
+#include "coppice/engine/pass.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "coppice/core/error.h"
+#include "coppice/models/model.h"
+
+namespace coppice {
+namespace {
+
+Batch make_batch(const KvCache& cache, std::span<const PassPart> parts) {
+  Batch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const PassPart& part : parts) {
+    batch.sequence_ids.push_back(part.sequence);
+    batch.cu_seqlens.push_back(batch.cu_seqlens.back() + static_cast<int64_t>(part.tokens.size()));
+  }
+  at::Tensor ids = at::empty({batch.num_tokens()}, at::kLong);
+  at::Tensor positions = at::empty({batch.num_tokens()}, at::kLong);
+  int64_t* id = ids.mutable_data_ptr<int64_t>();
+  int64_t* position = positions.mutable_data_ptr<int64_t>();
+  for (const PassPart& part : parts) {
+    int64_t next = cache.config().rotary_positions ? cache.next_rotary(part.sequence)
+                                                   : cache.tokens_seen(part.sequence);
+    for (const int32_t token : part.tokens) {
+      *id++ = token;
+      *position++ = next++;
+    }
+  }
+  batch.token_ids = ids.to(cache.config().device);
+  batch.positions = positions.to(cache.config().device);
+  return batch;
+}
+
+// Takes back what a pass reserved, unless it is told to stay.
+class Reservation final {
+ public:
+  explicit Reservation(KvCache& cache) : cache_(cache) {}
+  ~Reservation() {
+    for (const SequenceId sequence : reserved_) cache_.rollback(sequence);
+  }
+  void add(const PassPart& part) {
+    const auto tokens = static_cast<int64_t>(part.tokens.size());
+    reserved_.reserve(reserved_.size() + 1);
+    if (!cache_.reserve(part.sequence, tokens)) {
+      fail(ErrorCode::kCapacity, "KV cache: no room for {} tokens, {} of {} blocks are free",
+           tokens, cache_.free_blocks(), cache_.config().max_blocks);
+    }
+    reserved_.push_back(part.sequence);
+  }
+  void keep() { reserved_.clear(); }
+
+ private:
+  KvCache& cache_;
+  std::vector<SequenceId> reserved_;
+};
+
+}  // namespace
+
+at::Tensor forward_pass(Model& model, AttentionBackend& backend, KvCache& cache,
+                        std::span<const PassPart> parts) {
+  Reservation reservation(cache);
+  for (const PassPart& part : parts) reservation.add(part);
+  const Batch batch = make_batch(cache, parts);
+  at::Tensor hidden = model.forward(batch, backend);
+  COPPICE_CHECK(hidden.dim() == 2 && hidden.size(0) == batch.num_tokens(),
+                "a model gave hidden states of a wrong shape for {} tokens", batch.num_tokens());
+  reservation.keep();
+  return hidden;
+}
+
+int64_t commit_pass(KvCache& cache, const PassPart& part) {
+  part.policy->note_appended(cache, part.sequence);
+  cache.commit(part.sequence);
+  return part.policy->evict(cache, part.sequence);
+}
+
+}  // namespace coppice

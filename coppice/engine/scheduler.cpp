@@ -1,0 +1,82 @@
+#include "coppice/engine/scheduler.h"
+
+#include <algorithm>
+
+namespace coppice {
+namespace {
+
+int64_t pass_tokens(const SchedulerSequence& sequence) {
+  return std::min(sequence.pending_tokens, sequence.chunk_tokens);
+}
+
+// What a waiting sequence adds to the blocks that are spoken for: those its session holds already
+// count as idle.
+int64_t new_blocks(const SchedulerSequence& sequence) {
+  return std::max<int64_t>(0, sequence.worst_blocks - sequence.held_blocks);
+}
+
+class Planner final {
+ public:
+  Planner(const SchedulerConfig& config, int64_t free_blocks)
+      : config_(config), free_blocks_(free_blocks) {}
+
+  bool admit(const SchedulerSequence& sequence) {
+    if (running_ >= config_.max_sequences || new_blocks(sequence) > free_blocks_) return false;
+    free_blocks_ -= new_blocks(sequence);
+    ++running_;
+    plan_.admitted.push_back(sequence.id);
+    return true;
+  }
+
+  void hold(const SchedulerSequence& sequence) {
+    free_blocks_ -= sequence.worst_blocks;
+    ++running_;
+  }
+
+  void run_decode(const SchedulerSequence& sequence) {
+    if (sequence.decoding && sequence.pending_tokens > 0) add(sequence);
+  }
+
+  void run_prefill(const SchedulerSequence& sequence) {
+    if (sequence.decoding || sequence.pending_tokens == 0) return;
+    if (chunks_ > 0 && tokens_ + pass_tokens(sequence) > config_.max_batch_tokens) return;
+    ++chunks_;
+    add(sequence);
+  }
+
+  int64_t running() const { return running_; }
+  StepPlan take() { return std::move(plan_); }
+
+ private:
+  void add(const SchedulerSequence& sequence) {
+    plan_.items.push_back({sequence.id, pass_tokens(sequence)});
+    tokens_ += pass_tokens(sequence);
+  }
+
+  const SchedulerConfig& config_;
+  int64_t free_blocks_;
+  int64_t running_ = 0;
+  int64_t chunks_ = 0;
+  int64_t tokens_ = 0;
+  StepPlan plan_;
+};
+
+}  // namespace
+
+StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t idle_blocks,
+                   std::span<const SchedulerSequence> running,
+                   std::span<const SchedulerSequence> waiting) {
+  Planner planner(config, total_blocks - idle_blocks);
+  for (const SchedulerSequence& sequence : running) planner.hold(sequence);
+  std::size_t admitted = 0;
+  while (admitted < waiting.size() && planner.admit(waiting[admitted])) ++admitted;
+  for (const SchedulerSequence& sequence : running) planner.run_decode(sequence);
+  for (const SchedulerSequence& sequence : running) planner.run_prefill(sequence);
+  for (std::size_t i = 0; i < admitted; ++i) planner.run_decode(waiting[i]);
+  for (std::size_t i = 0; i < admitted; ++i) planner.run_prefill(waiting[i]);
+  StepPlan plan = planner.take();
+  plan.stuck = planner.running() == 0 && !waiting.empty();
+  return plan;
+}
+
+}  // namespace coppice

@@ -1,0 +1,53 @@
+// Which sequences run in the next step, and with how many tokens. A pure function: it touches no
+// tensor and keeps no state.
+//
+// Admission is first come, first served: a waiting sequence starts only when the blocks it needs in
+// the worst case fit beside the worst case of all that run and what idle sessions hold. So a
+// running sequence never lacks a block and never has to be stopped half-way.
+//
+// A chunk is never cut to fit a batch: its size decides which entries compete, and the result of a
+// sequence must not depend on who else runs. Every decoding sequence runs in every step; so does at
+// least one prefill chunk, if there is one; more of them while the batch stays within
+// max_batch_tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace coppice {
+
+struct SchedulerConfig {
+  int64_t max_sequences = 16;  // that run at once
+  int64_t max_batch_tokens = 512;
+};
+
+struct SchedulerSequence {
+  int64_t id = 0;
+  int64_t pending_tokens = 0;  // not read yet: the rest of the prompt, or the token drawn last
+  int64_t chunk_tokens = 1;    // most tokens of one pass
+  bool decoding = false;       // the prompt has been read
+  int64_t worst_blocks = 0;    // most blocks it will ever hold at once
+  int64_t held_blocks = 0;     // a waiting sequence's: of the session it continues
+};
+
+struct StepItem {
+  int64_t id = 0;
+  int64_t tokens = 0;
+
+  bool operator==(const StepItem&) const = default;
+};
+
+struct StepPlan {
+  std::vector<int64_t> admitted;  // waiting sequences that start now, in order
+  std::vector<StepItem> items;    // the batch; admitted sequences among them
+  bool stuck = false;             // nothing runs and the first waiting sequence does not fit
+};
+
+// `running` and `waiting` in order of arrival. `idle_blocks`: held by sessions that no request
+// uses, those of `waiting` included.
+StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t idle_blocks,
+                   std::span<const SchedulerSequence> running,
+                   std::span<const SchedulerSequence> waiting);
+
+}  // namespace coppice

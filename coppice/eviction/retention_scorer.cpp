@@ -1,0 +1,51 @@
+#include <cmath>
+
+#include "coppice/eviction/scorers.h"
+
+namespace coppice {
+namespace {
+
+class RetentionScorer final : public Scorer {
+ public:
+  RetentionScorer(int64_t lookahead, bool parity)
+      : lookahead_(lookahead),
+        offset_(!parity          ? 1.0f
+                : lookahead == 1 ? 2.0f
+                                 : 3.0f) {}
+
+  std::string_view name() const override { return "retention"; }
+  ScorerNeeds needs() const override { return {.gate = true}; }
+  float aux(float log_beta, std::span<const float>) const override {
+    return retention_tail(log_beta, lookahead_);
+  }
+  void score(const RowEntries& entries, int64_t newest, std::span<float> scores) const override {
+    const int32_t* positions = entries.positions.data();
+    const float* log_beta = entries.log_beta.data();
+    const float* tail = entries.aux.data();
+    float* out = scores.data();
+    const auto now = static_cast<int32_t>(newest);
+    // Ages are at least 1, so minus infinity times an age is no NaN.
+    for (std::size_t i = 0; i < scores.size(); ++i)
+      out[i] = (static_cast<float>(now - positions[i]) + offset_) * log_beta[i] + tail[i];
+  }
+
+ private:
+  int64_t lookahead_;
+  float offset_;  // added to newest - position
+};
+
+}  // namespace
+
+float retention_tail(float log_beta, int64_t lookahead) {
+  if (lookahead == 1) return 0.0f;
+  const auto n = static_cast<double>(lookahead);
+  if (!(log_beta < 0.0f)) return static_cast<float>(std::log(n));
+  const double lb = log_beta;
+  return static_cast<float>(std::log(std::expm1(n * lb) / std::expm1(lb)));
+}
+
+std::unique_ptr<Scorer> make_retention_scorer(int64_t lookahead, bool parity_reference) {
+  return std::make_unique<RetentionScorer>(lookahead, parity_reference);
+}
+
+}  // namespace coppice

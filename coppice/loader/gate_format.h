@@ -1,0 +1,33 @@
+// The pieces of the two gate formats. Internal to loader/.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coppice/loader/gate_checkpoint.h"
+
+namespace coppice {
+
+// A gate file's tensors by name.
+using GateTensors = std::map<std::string, StoredTensor, std::less<>>;
+
+// From our format's metadata and tensors.
+GateWeights read_own_gate(const GateTensors& tensors,
+                          const std::map<std::string, std::string>& metadata,
+                          const std::string& what);
+
+// From the published names. `record` holds what else is known of the gate: safetensors metadata or
+// config.json; it becomes the training record and supplies the base model where `options` does not.
+GateWeights read_published_gate(const GateTensors& tensors, const Json& record,
+                                const GateReadOptions& options, const std::string& what);
+
+// Shapes that a spec asks for, as drawn in gate_checkpoint.h.
+struct GateShapes {
+  std::vector<int64_t> w1, c1, w2, c2, head, bias;  // w2 and c2 empty with one hidden layer
+  bool head_shared = false;                         // by all layers
+  bool bias_shared = false;
+};
+GateShapes gate_shapes(const GateSpec& spec);
+
+}  // namespace coppice

@@ -1,0 +1,92 @@
+#include <torch/torch.h>
+
+#include <memory>
+#include <vector>
+
+#include "coppice/core/error.h"
+#include "coppice/loader/gate_checkpoint.h"
+#include "coppice/models/load.h"
+#include "coppice/nn/attention.h"
+
+namespace coppice {
+namespace {
+
+std::vector<nn::Attention*> attention_layers(const Model& model) {
+  std::vector<nn::Attention*> layers;
+  for (const auto& module : model.modules(/*include_self=*/false))
+    if (auto* attention = module->as<nn::Attention>()) layers.push_back(attention);
+  return layers;
+}
+
+nn::GateVariant variant_of(const GateSpec& spec) {
+  if (spec.variant == "shared") return nn::GateVariant::kShared;
+  if (spec.variant == "head-row") return nn::GateVariant::kHeadRow;
+  if (spec.variant == "local") return nn::GateVariant::kLocal;
+  fail_argument("gate: expected the variant shared, head-row or local, got \"{}\"", spec.variant);
+}
+
+// Copies, so that training a gate leaves the loaded weights alone. A parameter that layers share is
+// written several times with the same values.
+void fill(nn::RetentionGate& gate, const GateLayer& layer) {
+  const auto parameters = gate.named_parameters();
+  const auto set = [&](const std::string& name, const at::Tensor& value) {
+    at::Tensor target = parameters[name];
+    target.copy_(value.view(target.sizes()));
+  };
+  set("linear1.weight", layer.w1);
+  set("linear1.bias", layer.c1);
+  if (gate.options().hidden_layers == 2) {
+    set("linear2.weight", layer.w2);
+    set("linear2.bias", layer.c2);
+  }
+  set(fmt::format("linear{}.weight", gate.options().hidden_layers + 1), layer.head);
+  set("bias", layer.bias);
+}
+
+}  // namespace
+
+void attach_gate(Model& model, const GateWeights& gate) {
+  gate.validate();
+  const ModelArgs& args = model.args();
+  check_gate(gate.spec, {args.num_hidden_layers, args.num_key_value_heads, args.hidden_size, ""});
+  const std::vector<nn::Attention*> layers = attention_layers(model);
+  if (layers.size() != gate.layers.size())
+    fail_argument("gate: expected {} layers, one per attention layer of the model, got {}",
+                  layers.size(), gate.layers.size());
+  if (has_gate(model)) fail_argument("gate: the model has gates already");
+
+  nn::RetentionGateOptions options;
+  options.variant = variant_of(gate.spec);
+  options.hidden_size = gate.spec.hidden_size;
+  options.width = gate.spec.width;
+  options.num_kv_heads = gate.spec.kv_heads;
+  options.hidden_layers = gate.spec.hidden_layers;
+  const torch::NoGradGuard no_gradient;
+  const nn::RetentionGate* first = nullptr;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto module = std::make_shared<nn::RetentionGate>(options, first);
+    if (first == nullptr) first = module.get();
+    fill(*module, gate.layers[i]);
+    layers[i]->attach_gate(std::move(module));
+  }
+}
+
+bool has_gate(const Model& model) {
+  const std::vector<nn::Attention*> layers = attention_layers(model);
+  return !layers.empty() && layers.front()->gate() != nullptr;
+}
+
+int64_t gate_bytes(const GateWeights& gate) {
+  int64_t values = 0;
+  for (std::size_t i = 0; i < gate.layers.size(); ++i) {
+    const GateLayer& layer = gate.layers[i];
+    for (const at::Tensor& tensor : {layer.w1, layer.c1, layer.w2, layer.c2})
+      if (tensor.defined()) values += tensor.numel();
+    const bool first = i == 0;
+    if (first || gate.spec.variant == "local") values += layer.head.numel();
+    if (first || gate.spec.variant != "shared") values += layer.bias.numel();
+  }
+  return values * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace coppice

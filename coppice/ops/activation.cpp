@@ -1,0 +1,86 @@
+#include "coppice/ops/activation.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/silu.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "coppice/core/error.h"
+#include "coppice/ops/cpu_features.h"
+#include "coppice/ops/fast_path.h"
+#include "coppice/ops/parallel.h"
+
+namespace coppice::ops {
+namespace {
+
+// exp(x) within 2 units in the last place for |x| < 87, clamped outside: 2^n times a polynomial in
+// the remainder r = x - n ln 2, |r| <= ln 2 / 2. Branch-free, so that loops over it vectorise.
+[[gnu::always_inline]] inline float fast_exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 87.0f ? 87.0f : x;
+  constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it rounds to a whole number
+  const float n = (x * 1.44269504f + kRound) - kRound;
+  float r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  float p = 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  return p * std::bit_cast<float>(bits);
+}
+
+[[gnu::always_inline]] inline void silu_mul_loop(float* gate, const float* up, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
+}
+
+void silu_mul_portable(float* gate, const float* up, int64_t size) {
+  silu_mul_loop(gate, up, size);
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2,fma")]] void silu_mul_avx2(float* gate, const float* up, int64_t size) {
+  silu_mul_loop(gate, up, size);
+}
+[[gnu::target("avx512f,prefer-vector-width=512")]] void silu_mul_avx512(float* gate,
+                                                                       const float* up,
+                                                                       int64_t size) {
+  silu_mul_loop(gate, up, size);
+}
+#endif
+
+using SiluMul = void (*)(float*, const float*, int64_t);
+
+SiluMul choose_silu_mul() {
+#if defined(__x86_64__)
+  if (cpu_level() >= CpuLevel::kAvx512) return silu_mul_avx512;
+  if (cpu_level() >= CpuLevel::kAvx2) return silu_mul_avx2;
+#endif
+  return silu_mul_portable;
+}
+
+}  // namespace
+
+at::Tensor silu_mul_reference(const at::Tensor& gate, const at::Tensor& up) {
+  return at::silu(gate) * up;
+}
+
+at::Tensor silu_mul(at::Tensor gate, const at::Tensor& up) {
+  if (gate.sizes() != up.sizes())
+    fail_argument("silu_mul: gate and up differ in shape: {} and {} values", gate.numel(),
+                  up.numel());
+  if (!is_plain_float(gate) || !is_plain_float(up) || !gate.is_contiguous() || !up.is_contiguous())
+    return silu_mul_reference(gate, up);
+  static const SiluMul run = choose_silu_mul();
+  float* to = gate.mutable_data_ptr<float>();
+  const float* by = up.const_data_ptr<float>();
+  parallel_for(0, gate.numel(), rows_per_piece(1),
+               [&](int64_t begin, int64_t end) { run(to + begin, by + begin, end - begin); });
+  return gate;
+}
+
+}  // namespace coppice::ops
