@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "coppice/core/error.h"
 #include "coppice/loader/gate_checkpoint.h"
 
 namespace coppice {

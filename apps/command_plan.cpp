@@ -28,6 +28,15 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
+// Activations of one pass, all float32: the residual stream and its norm, the projections, the feed-forward
+// parts that live at once, and one row of logits with its copy for sampling.
+int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens) {
+  const int64_t heads = args.num_attention_heads + 2 * args.num_key_value_heads;
+  const int64_t attention = 2 * heads * args.head_dim + args.num_attention_heads * args.head_dim;
+  const int64_t values = 3 * args.hidden_size + std::max(attention, 3 * args.intermediate_size);
+  return (pass_tokens * values + 2 * args.vocab_size) * static_cast<int64_t>(sizeof(float));
+}
+
 void plan(const PlanOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(model_path(options.model.model));
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
@@ -40,7 +49,7 @@ void plan(const PlanOptions& options) {
 
   const int64_t weights = weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
   const int64_t kv = blocks * cache.block_bytes();
-  const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens), weight_mode(options.model));
+  const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens));
   const int64_t program = resident_bytes();
   const int64_t full = tokens * cache.num_rows() * cache.entry_bytes();
   const bool bounded = eviction.budget_entries != EvictionConfig::kUnbounded;

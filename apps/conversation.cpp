@@ -33,7 +33,7 @@ std::vector<int32_t> Conversation::next_tokens(const RenderedPrompt& prompt) {
 
 RequestOutput Conversation::ask(const std::string& user,
                                 const std::function<void(std::string_view)>& on_text) {
-  Json messages = messages_;
+  OrderedJson messages = messages_;
   messages.push_back({{"role", "user"}, {"content", user}});
   ChatRequest chat;
   chat.messages = messages;

@@ -22,7 +22,7 @@ class Conversation final {
   // One user turn. `on_text` sees the answer as it comes. Throws as Engine::submit; the chat is then as before.
   RequestOutput ask(const std::string& user, const std::function<void(std::string_view)>& on_text);
 
-  const Json& messages() const { return messages_; }
+  const OrderedJson& messages() const { return messages_; }
 
  private:
   std::vector<int32_t> next_tokens(const RenderedPrompt& prompt);
@@ -30,7 +30,7 @@ class Conversation final {
   const Runtime& runtime_;
   GenerationOptions options_;
   std::unique_ptr<Engine> engine_;
-  Json messages_ = Json::array();
+  OrderedJson messages_ = OrderedJson::array();
   std::optional<SessionId> session_;
   std::string read_text_;  // rendered prompt and answers, as far as the session has them
 };

@@ -28,7 +28,7 @@ std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {
       "[{} tokens seen ({} reused) | {} of {} KV entries kept, {} evicted | KV at most {} of {} bound; full "
       "cache {} | read {:.0f}, wrote {:.0f} tokens/s | {}]",
       human_count(seen), human_count(tokens.reused), human_count(kv.kept_entries),
-      human_count(seen * cache.num_rows()), human_count(kv.evicted_entries),
+      human_count(kv.kept_entries + kv.evicted_entries), human_count(kv.evicted_entries),
       human_bytes(static_cast<double>(kv.bytes_peak)), human_bytes(static_cast<double>(kv.bytes_bound)),
       human_bytes(full), output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s,
       kv.policy);

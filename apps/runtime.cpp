@@ -59,16 +59,29 @@ std::string shipped_gate(const Checkpoint& checkpoint) {
 
 std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
   const auto& templates = checkpoint.chat_templates();
-  if (templates.empty()) return std::nullopt;
-  const auto found = templates.find("default");
   const auto text_of = [&tokenizer](std::optional<int32_t> id) {
     return id ? tokenizer.token_text(*id) : std::string();
   };
-  return ChatTemplate(found == templates.end() ? templates.begin()->second : found->second,
-                      {{"bos_token", text_of(tokenizer.bos_id())},
-                       {"eos_token", text_of(tokenizer.eos_id())},
-                       {"pad_token", text_of(tokenizer.pad_id())},
-                       {"unk_token", text_of(tokenizer.unk_id())}});
+  std::string source;
+  if (const auto found = templates.find("default"); found != templates.end()) {
+    source = found->second;
+  } else if (!templates.empty()) {
+    source = templates.begin()->second;
+  } else if (chatml_fits([&tokenizer](std::string_view text) {
+               const auto id = tokenizer.find_token(text);
+               return id && tokenizer.is_special(*id);
+             })) {
+    log_warning("{} brings no chat template; its vocabulary has the tokens of ChatML, which is used",
+                checkpoint.path());
+    source = kChatmlTemplate;
+  } else {
+    return std::nullopt;
+  }
+  return ChatTemplate(source,
+                      {.special_tokens = {{"bos_token", text_of(tokenizer.bos_id())},
+                                          {"eos_token", text_of(tokenizer.eos_id())},
+                                          {"pad_token", text_of(tokenizer.pad_id())},
+                                          {"unk_token", text_of(tokenizer.unk_id())}}});
 }
 
 }  // namespace
@@ -169,7 +182,6 @@ std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longes
   config.eviction = eviction_config(options_, has_gate_, budget_entries(options_, sizes, text_tokens));
   config.chunk_tokens = options_.chunk;
   config.kv_dtype = kv_dtype(options_);
-  config.model_has_gate = has_gate_;
   config.compact_positions = options_.positions == "compact";
   config.end_token_ids = end_token_ids(checkpoint_, tokenizer_);
   config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;

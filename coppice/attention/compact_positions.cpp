@@ -55,8 +55,8 @@ void compact_row(KvCache& cache, const BlockTable& row, const at::Tensor& inv_fr
   renumbered.narrow(0, 0, row.length)
       .copy_((next - 1 - newer_entries(positions.narrow(0, 0, row.length))).clamp_min(0));
   const at::Tensor inside = at::arange(count * kBlockEntries, blocks.options()) < row.length;
-  const at::Tensor turn = at::where(inside.unsqueeze(1),
-                                    angles(renumbered, inv_freq) - angles(old, inv_freq), 0.0);
+  const at::Tensor turn =
+      at::where(inside.unsqueeze(1), angles(renumbered, inv_freq) - angles(old, inv_freq), 0.0);
   const at::Tensor keys = cache.keys().index_select(0, blocks);
   cache.keys().index_copy_(0, blocks, turned(keys, turn));
   cache.rotary_positions().index_copy_(0, blocks, renumbered.view({count, kBlockEntries}));
@@ -72,8 +72,8 @@ bool compaction_due(const KvCache& cache, SequenceId sequence, int64_t new_token
 void compact_positions(KvCache& cache, SequenceId sequence, const at::Tensor& inv_freq,
                        int64_t trained_positions) {
   if (inv_freq.dim() != 1 || 2 * inv_freq.numel() != cache.config().head_dim)
-    fail_argument("compact positions: expected {} frequencies, got {}",
-                  cache.config().head_dim / 2, inv_freq.numel());
+    fail_argument("compact positions: expected {} frequencies, got {}", cache.config().head_dim / 2,
+                  inv_freq.numel());
   if (trained_positions < 2)
     fail_argument("compact positions: expected a trained range of 2 or more, got {}",
                   trained_positions);

@@ -1,7 +1,7 @@
 // Rotary positions for streams longer than the model's trained range (--positions compact).
 //
-// Positions stay original everywhere but in the keys' rotation. Keys keep their true distances until
-// the next rotary position would pass the trained range P_max. Then every row is renumbered
+// Positions stay original everywhere but in the keys' rotation. Keys keep their true distances
+// until the next rotary position would pass the trained range P_max. Then every row is renumbered
 // (docs/maths.md, equation 8): with P = min(longest row, P_max / 2), the entry with r newer entries
 // in its row gets
 //

@@ -54,8 +54,7 @@ at::Tensor PagedBackend::forward(const AttentionInput& input, const Batch& batch
   append(input, batch);
   plan_rows(input.layer, batch);
   const bool fast = path_ == Path::kFastest && input.q.device().is_cpu() &&
-                    has_pool_type(input.q.scalar_type()) &&
-                    cache_.keys().device().is_cpu() &&
+                    has_pool_type(input.q.scalar_type()) && cache_.keys().device().is_cpu() &&
                     has_pool_type(cache_.keys().scalar_type());
   return fast ? attend_fast(input) : attend_reference(input);
 }
@@ -101,8 +100,8 @@ at::Tensor PagedBackend::attend_fast(const AttentionInput& input) {
 at::Tensor PagedBackend::attend_reference(const AttentionInput& input) {
   const ops::PagedTensors pool = {cache_.keys(), cache_.values(), cache_.positions()};
   return ops::paged_attention_reference(pool, rows_, input.q,
-                                        input.q.size(1) / cache_.config().num_kv_heads,
-                                        input.scale, input.window);
+                                        input.q.size(1) / cache_.config().num_kv_heads, input.scale,
+                                        input.window);
 }
 
 }  // namespace coppice

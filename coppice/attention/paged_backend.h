@@ -1,8 +1,8 @@
 // Attention over a KvCache: writes the pass's keys and values to the cache, then lets every new
 // token attend over what its row still holds, itself included. Plain softmax, whatever log_beta is.
 //
-// The caller reserves before the pass and commits, rolls back or evicts after it (cache/kv_cache.h).
-// Results are the same bit for bit whether a sequence runs alone or in a batch.
+// The caller reserves before the pass and commits, rolls back or evicts after it
+// (cache/kv_cache.h). Results are the same bit for bit whether a sequence runs alone or in a batch.
 #pragma once
 
 #include <vector>

@@ -29,7 +29,7 @@ struct Shape {
   int64_t head_dim = 16;
 };
 
-CacheConfig cache_config(const Shape& shape, at::ScalarType dtype, int64_t blocks = 4096) {
+CacheConfig cache_config(const Shape& shape, at::ScalarType dtype, int64_t blocks = 640) {
   CacheConfig config;
   config.num_layers = kLayers;
   config.num_kv_heads = shape.kv_heads;
@@ -103,8 +103,8 @@ Tensor pass(KvCache& cache, AttentionBackend& backend, const std::vector<Part>& 
 }
 
 // A whole stream in chunks -> [layers, T, Hq, D].
-Tensor run_in_chunks(KvCache& cache, AttentionBackend& backend, const Stream& stream,
-                     int64_t chunk, int64_t window = 0) {
+Tensor run_in_chunks(KvCache& cache, AttentionBackend& backend, const Stream& stream, int64_t chunk,
+                     int64_t window = 0) {
   const SequenceId id = cache.add_sequence();
   std::vector<Tensor> outs;
   for (int64_t first = 0; first < stream.tokens(); first += chunk)
@@ -159,8 +159,8 @@ Tensor masked_dense(const Stream& stream, const Kept& kept, int64_t first, int64
       return t[layer].narrow(0, 0, end).to(dtype).to(torch::kDouble);
     };
     const Tensor q = stream.q[layer].narrow(0, first, count).to(torch::kDouble);
-    outs.push_back(ops::attention_reference(q, stored(stream.k), stored(stream.v), scale_of(q),
-                                            visible));
+    outs.push_back(
+        ops::attention_reference(q, stored(stream.k), stored(stream.v), scale_of(q), visible));
   }
   return torch::stack(outs);
 }
@@ -169,8 +169,7 @@ Kept kept_positions(const KvCache& cache, SequenceId id) {
   Kept kept(static_cast<std::size_t>(kLayers));
   for (int64_t layer = 0; layer < kLayers; ++layer)
     for (int64_t head = 0; head < cache.config().num_kv_heads; ++head)
-      kept[static_cast<std::size_t>(layer)].push_back(
-          cache.read_row(id, layer, head).positions);
+      kept[static_cast<std::size_t>(layer)].push_back(cache.read_row(id, layer, head).positions);
   return kept;
 }
 
@@ -279,6 +278,7 @@ TEST(PagedBackend, K09_after_eviction_equals_dense_masked_to_the_kept_set) {
   const Stream stream(shape, 400);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16})
     for (const ops::CpuLevel level : levels()) {
+      if (dtype != at::kHalf && level != levels().back()) continue;
       const Level use(level);
       Rng rng(5);
       KvCache cache(cache_config(shape, dtype));
@@ -310,8 +310,8 @@ TEST(PagedBackend, K02_a_chunk_after_eviction_is_token_by_token) {
   const SequenceId single = cache.fork(chunked);
   const Tensor expected = pass(cache, backend, {{chunked, &stream, 100, 8}});
   for (int64_t t = 0; t < 8; ++t)
-    EXPECT_TRUE(pass(cache, backend, {{single, &stream, 100 + t, 1}})
-                    .equal(expected.narrow(1, t, 1)));
+    EXPECT_TRUE(
+        pass(cache, backend, {{single, &stream, 100 + t, 1}}).equal(expected.narrow(1, t, 1)));
 }
 
 TEST(PagedBackend, K31_retention_does_not_enter_bit_for_bit) {

@@ -11,7 +11,9 @@ namespace {
 constexpr int64_t kMetadataBytes = 13;
 constexpr int64_t kMaxDim = int64_t{1} << 24;
 
-int64_t element_bytes(at::ScalarType dtype) { return dtype == at::kFloat ? 4 : 2; }
+int64_t element_bytes(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
 
 void check_size(const char* what, int64_t value) {
   if (value < 1 || value > kMaxDim)
@@ -21,7 +23,7 @@ void check_size(const char* what, int64_t value) {
 }  // namespace
 
 int64_t CacheConfig::entry_bytes() const {
-  return 2 * head_dim * element_bytes(dtype) + kMetadataBytes;
+  return 2 * head_dim * element_bytes(dtype) + kMetadataBytes + (rotary_positions ? 4 : 0);
 }
 
 void validate(const CacheConfig& config, bool with_blocks) {
@@ -31,8 +33,9 @@ void validate(const CacheConfig& config, bool with_blocks) {
   if (config.num_rows() > kMaxDim)
     fail_argument("KV cache: layers x KV heads must be at most {}, got {}", kMaxDim,
                   config.num_rows());
-  if (config.dtype != at::kFloat && config.dtype != at::kHalf && config.dtype != at::kBFloat16)
-    fail_argument("KV cache: storage must be float32, float16 or bfloat16, got {}",
+  if (config.dtype != at::kFloat && config.dtype != at::kHalf && config.dtype != at::kBFloat16 &&
+      config.dtype != at::kDouble)
+    fail_argument("KV cache: storage must be float64, float32, float16 or bfloat16, got {}",
                   c10::toString(config.dtype));
   if (!with_blocks) return;
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();

@@ -14,8 +14,9 @@ struct CacheConfig {
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  at::ScalarType dtype = at::kFloat;  // of keys and values: kFloat, kHalf or kBFloat16
-  int64_t max_blocks = 0;             // the bound: never passed, not even for a moment
+  at::ScalarType dtype =
+      at::kFloat;          // of keys and values: kFloat, kHalf, kBFloat16; kDouble: tests
+  int64_t max_blocks = 0;  // the bound: never passed, not even for a moment
   c10::Device device = c10::Device(c10::kCPU);
   // Keep one more int32 per slot: the position that the key is rotated to, where it can differ from
   // the original one (attention/compact_positions.h).

@@ -7,7 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <string>
@@ -101,12 +101,23 @@ inline void poison_free_slots(KvCache& cache) {
     for (const BlockTable& row : cache.rows(id))
       for (int64_t i = 0; i < row.length; ++i) owned[static_cast<std::size_t>(row.slot(i))] = 1;
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  at::Tensor keys = cache.keys(), values = cache.values().view({-1, cache.config().head_dim});
+  const int64_t width = cache.config().head_dim;
+  const auto poison_keys_values = [&](auto bits, int64_t slot) {
+    using Bits = decltype(bits);
+    auto* keys = static_cast<Bits*>(cache.keys().mutable_data_ptr());
+    auto* values = static_cast<Bits*>(cache.values().mutable_data_ptr());
+    for (int64_t d = 0; d < width; ++d) {
+      keys[(slot / kBlockEntries * width + d) * kBlockEntries + slot % kBlockEntries] = bits;
+      values[slot * width + d] = bits;
+    }
+  };
   for (std::size_t slot = 0; slot < owned.size(); ++slot) {
     if (owned[slot] != 0) continue;
     const auto s = static_cast<int64_t>(slot);
-    keys.select(0, s / kBlockEntries).select(1, s % kBlockEntries).fill_(nan);
-    values.select(0, s).fill_(nan);
+    if (cache.config().dtype == at::kFloat)
+      poison_keys_values(nan, s);
+    else
+      poison_keys_values(uint16_t{0x7FFF}, s);  // a NaN in both 16-bit types
     cache.log_betas().mutable_data_ptr<float>()[s] = nan;
     cache.aux().mutable_data_ptr<float>()[s] = nan;
     cache.positions().mutable_data_ptr<int32_t>()[s] = -7;

@@ -152,7 +152,7 @@ void KvCache::append(int64_t layer, SequenceId id, const at::Tensor& k, const at
                      const at::Tensor& log_beta, const at::Tensor& modality) {
   Sequence& sequence = find(id);
   const std::size_t first_row = row_index(layer, 0);
-  const NewEntries entries{k, v, log_beta, modality, sequence.tokens_seen};
+  const NewEntries entries{k, v, log_beta, modality, sequence.tokens_seen, sequence.next_rotary};
   check_new_entries(sequence, layer, entries);
   const std::span<BlockTable> rows =
       std::span(sequence.rows).subspan(first_row, static_cast<std::size_t>(config_.num_kv_heads));
@@ -168,7 +168,22 @@ void KvCache::commit(SequenceId id) {
     fail_argument("KV cache: commit of sequence {} needs a pass with all {} layers appended", id,
                   config_.num_layers);
   sequence.tokens_seen += sequence.tokens_in_pass;
+  sequence.next_rotary += sequence.tokens_in_pass;
   sequence.tokens_in_pass = 0;
+}
+
+at::Tensor& KvCache::rotary_positions() {
+  COPPICE_CHECK(config_.rotary_positions, "the KV cache keeps no rotary positions");
+  return pools_.rotary;
+}
+
+int64_t KvCache::next_rotary(SequenceId id) const { return find(id).next_rotary; }
+
+void KvCache::set_next_rotary(SequenceId id, int64_t position) {
+  COPPICE_CHECK(config_.rotary_positions, "the KV cache keeps no rotary positions");
+  Sequence& sequence = find(id);
+  COPPICE_CHECK(sequence.tokens_in_pass == 0, "sequence {} has a pass in progress", id);
+  sequence.next_rotary = position;
 }
 
 void KvCache::trim(BlockTable& row) {
@@ -259,13 +274,16 @@ void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
   if (first < 0 || first > row.length || count > row.length - first)
     fail_argument("KV cache: aux of places {} to {} in a row of {} entries", first, first + count,
                   row.length);
+  float* local = config_.device.is_cpu() ? pools_.aux.mutable_data_ptr<float>() : nullptr;
   for_each_run(row, first, first + count, [&](int64_t slot, int64_t index, int64_t n) {
-    const float* source = values.data() + (index - first);
-    at::Tensor target = pools_.aux.view(-1).narrow(0, slot, n);
-    if (target.device().is_cpu())
-      std::copy_n(source, n, target.mutable_data_ptr<float>());
+    const auto source =
+        values.subspan(static_cast<std::size_t>(index - first), static_cast<std::size_t>(n));
+    if (local != nullptr)
+      std::copy(source.begin(), source.end(), local + slot);
     else
-      target.copy_(at::tensor(at::ArrayRef<float>(source, static_cast<std::size_t>(n))));
+      pools_.aux.view(-1)
+          .narrow(0, slot, n)
+          .copy_(at::tensor(at::ArrayRef<float>(source.data(), source.size())));
   });
 }
 

@@ -104,6 +104,13 @@ class KvCache final {
   at::Tensor& aux() { return pools_.aux; }                // [blocks, 16] float32
   at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8
 
+  // With CacheConfig::rotary_positions alone (kInternal otherwise): what each key is rotated to.
+  // append() writes next_rotary .. next_rotary + T - 1 and commit() adds T to it. Equal to the
+  // original positions until set_next_rotary. set REQUIRES: no pass in progress.
+  at::Tensor& rotary_positions();  // [blocks, 16] int32
+  int64_t next_rotary(SequenceId sequence) const;
+  void set_next_rotary(SequenceId sequence, int64_t position);
+
   // Copies of one row in row order, for tests, studies and reference paths.
   struct RowContent {
     at::Tensor k, v;                 // [L, D]
@@ -128,6 +135,7 @@ class KvCache final {
     int64_t tokens_seen = 0;
     int64_t tokens_in_pass = 0;
     int64_t entries = 0;
+    int64_t next_rotary = 0;
   };
 
   const Sequence& find(SequenceId id) const;

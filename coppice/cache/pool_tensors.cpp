@@ -1,6 +1,7 @@
 #include "coppice/cache/pool_tensors.h"
 
 #include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
@@ -42,8 +43,7 @@ at::Tensor allocate(at::IntArrayRef shape, at::ScalarType dtype, c10::Device dev
 // Calls visit(data, bytes of one block) for each pool.
 template <typename Visit>
 void for_each_pool(PoolTensors& pools, Visit&& visit) {
-  for (at::Tensor* pool : {&pools.keys, &pools.values, &pools.positions, &pools.log_betas,
-                           &pools.aux, &pools.modalities}) {
+  for (at::Tensor* pool : pools.all()) {
     visit(static_cast<char*>(pool->mutable_data_ptr()),
           pool->stride(0) * static_cast<int64_t>(pool->element_size()));
   }
@@ -77,6 +77,14 @@ PoolTensors allocate_pools(const CacheConfig& config) {
   pools.log_betas = allocate({blocks, kBlockEntries}, at::kFloat, config.device);
   pools.aux = allocate({blocks, kBlockEntries}, at::kFloat, config.device);
   pools.modalities = allocate({blocks, kBlockEntries}, at::kByte, config.device);
+  if (config.rotary_positions)
+    pools.rotary = allocate({blocks, kBlockEntries}, at::kInt, config.device);
+  return pools;
+}
+
+std::vector<at::Tensor*> PoolTensors::all() {
+  std::vector<at::Tensor*> pools = {&keys, &values, &positions, &log_betas, &aux, &modalities};
+  if (rotary.defined()) pools.push_back(&rotary);
   return pools;
 }
 
@@ -107,7 +115,11 @@ void write_entries_reference(PoolTensors& pools, std::span<const BlockTable> row
                                   : at::zeros({count}, pools.modalities.options());
   pools.keys.index_put_({block, Slice(), place}, k);
   pools.values.index_put_({block, place}, v);
-  pools.positions.index_put_({block, place}, indices(positions, block).to(at::kInt));
+  const at::Tensor position = indices(positions, block).to(at::kInt);
+  pools.positions.index_put_({block, place}, position);
+  if (pools.rotary.defined())
+    pools.rotary.index_put_({block, place},
+                            position + (entries.first_rotary - entries.first_position));
   pools.log_betas.index_put_({block, place}, log_beta);
   pools.aux.index_put_({block, place}, at::zeros({count}, pools.aux.options()));
   pools.modalities.index_put_({block, place}, modality);
@@ -124,9 +136,9 @@ void move_entries_reference(PoolTensors& pools, std::span<const SlotMove> moves)
   const auto [to_block, to_place] = split(targets, pools.keys);
   pools.keys.index_put_({to_block, Slice(), to_place},
                         pools.keys.index({from_block, Slice(), from_place}));
-  for (at::Tensor* pool :
-       {&pools.values, &pools.positions, &pools.log_betas, &pools.aux, &pools.modalities})
-    pool->index_put_({to_block, to_place}, pool->index({from_block, from_place}));
+  for (at::Tensor* pool : pools.all())
+    if (pool != &pools.keys)
+      pool->index_put_({to_block, to_place}, pool->index({from_block, from_place}));
 }
 
 void copy_blocks(PoolTensors& pools, std::span<const int32_t> from, std::span<const int32_t> to) {
@@ -134,8 +146,7 @@ void copy_blocks(PoolTensors& pools, std::span<const int32_t> from, std::span<co
   if (!pools.keys.device().is_cpu()) {
     const at::Tensor source = indices({from.begin(), from.end()}, pools.keys);
     const at::Tensor target = indices({to.begin(), to.end()}, pools.keys);
-    for (at::Tensor* pool : {&pools.keys, &pools.values, &pools.positions, &pools.log_betas,
-                             &pools.aux, &pools.modalities})
+    for (at::Tensor* pool : pools.all())
       pool->index_copy_(0, target, pool->index_select(0, source));
     return;
   }

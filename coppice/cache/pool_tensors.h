@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "coppice/cache/block_table.h"
 #include "coppice/cache/cache_config.h"
@@ -23,6 +24,10 @@ struct PoolTensors {
   at::Tensor log_betas;   // [blocks, 16] float32
   at::Tensor aux;         // [blocks, 16] float32
   at::Tensor modalities;  // [blocks, 16] uint8
+  at::Tensor rotary;      // [blocks, 16] int32; undefined unless CacheConfig::rotary_positions
+
+  // All that are defined.
+  std::vector<at::Tensor*> all();
 };
 
 // Throws kCapacity where the memory cannot be had.
@@ -34,6 +39,7 @@ struct NewEntries {
   at::Tensor log_beta;  // [T, Hkv]
   at::Tensor modality;  // [T]
   int64_t first_position = 0;
+  int64_t first_rotary = 0;  // unused where the pool keeps none
 };
 
 // Writes entry t of head h to place rows[h].length + t of that row, aux 0. The rows' blocks must

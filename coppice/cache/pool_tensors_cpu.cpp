@@ -103,6 +103,7 @@ void write_metadata(PoolTensors& pools, std::span<const BlockTable> rows,
   auto* log_betas = pools.log_betas.mutable_data_ptr<float>();
   auto* aux = pools.aux.mutable_data_ptr<float>();
   auto* modalities = pools.modalities.mutable_data_ptr<uint8_t>();
+  auto* rotary = pools.rotary.defined() ? pools.rotary.mutable_data_ptr<int32_t>() : nullptr;
   at::Tensor log_beta, modality;
   if (entries.log_beta.defined()) log_beta = entries.log_beta.to(at::kCPU, at::kFloat).contiguous();
   if (entries.modality.defined()) modality = entries.modality.to(at::kCPU, at::kByte).contiguous();
@@ -117,6 +118,7 @@ void write_metadata(PoolTensors& pools, std::span<const BlockTable> rows,
       log_betas[slot] = beta != nullptr ? beta[t * heads + h] : 0.0f;
       aux[slot] = 0.0f;
       modalities[slot] = kind != nullptr ? kind[t] : uint8_t{0};
+      if (rotary != nullptr) rotary[slot] = static_cast<int32_t>(entries.first_rotary + t);
     }
   }
 }
@@ -159,9 +161,14 @@ void move_numbers(at::Tensor& pool, std::span<const SlotMove> moves) {
 
 }  // namespace
 
+// The loops here are for the storage types that serve.
+static bool has_loops(const PoolTensors& pools) {
+  return pools.keys.device().is_cpu() && pools.keys.scalar_type() != at::kDouble;
+}
+
 void write_entries(PoolTensors& pools, std::span<const BlockTable> rows,
                    const NewEntries& entries) {
-  if (!pools.keys.device().is_cpu() || !entries.k.device().is_cpu())
+  if (!has_loops(pools) || !entries.k.device().is_cpu())
     return write_entries_reference(pools, rows, entries);
   const at::Tensor k = as_source(entries.k), v = as_source(entries.v);
   if (pools.keys.scalar_type() == at::kFloat)
@@ -177,6 +184,8 @@ void read_keys(const PoolTensors& pools, const BlockTable& row, int64_t first, i
   switch (keys.scalar_type()) {
     case at::kHalf:
       return read_key_columns<c10::Half>(keys, row, first, count, out);
+    case at::kDouble:
+      return read_key_columns<double>(keys, row, first, count, out);
     case at::kBFloat16:
       return read_key_columns<c10::BFloat16>(keys, row, first, count, out);
     default:
@@ -185,7 +194,7 @@ void read_keys(const PoolTensors& pools, const BlockTable& row, int64_t first, i
 }
 
 void move_entries(PoolTensors& pools, std::span<const SlotMove> moves) {
-  if (!pools.keys.device().is_cpu()) return move_entries_reference(pools, moves);
+  if (!has_loops(pools)) return move_entries_reference(pools, moves);
   if (pools.keys.scalar_type() == at::kFloat)
     move_keys_values<float>(pools, moves);
   else
@@ -194,6 +203,7 @@ void move_entries(PoolTensors& pools, std::span<const SlotMove> moves) {
   move_numbers<float>(pools.log_betas, moves);
   move_numbers<float>(pools.aux, moves);
   move_numbers<uint8_t>(pools.modalities, moves);
+  if (pools.rotary.defined()) move_numbers<int32_t>(pools.rotary, moves);
 }
 
 }  // namespace coppice

@@ -7,20 +7,13 @@
 #include "coppice/core/error.h"
 #include "coppice/engine/engine_state.h"
 #include "coppice/models/decoder.h"
-#include "coppice/nn/retention_gate.h"
+#include "coppice/models/load.h"
 
 namespace coppice {
 namespace {
 
 // Positions are int32 in the cache.
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
-
-bool has_retention_gate(const Model& model) {
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (dynamic_cast<const nn::RetentionGate*>(module.get()) != nullptr) return true;
-  }
-  return false;
-}
 
 CacheConfig sized_cache(const ModelArgs& args, const EngineConfig& config) {
   CacheConfig cache = cache_config(args, config.kv_dtype, config.device);
@@ -113,7 +106,7 @@ Engine::State::State(std::shared_ptr<Model> model_in, const EngineConfig& config
                      TextStreamFactory text_in)
     : model(std::move(model_in)),
       config((check_config(config_in, model->args()), config_in)),
-      has_gate(has_retention_gate(*model)),
+      has_gate(coppice::has_gate(*model)),
       inv_freq(config.compact_positions ? models::make_rope_table(model->args()).inv_freq()
                                         : at::Tensor()),
       cache(sized_cache(model->args(), config)),

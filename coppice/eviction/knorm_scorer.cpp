@@ -1,4 +1,6 @@
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "coppice/eviction/scorers.h"
 
@@ -9,10 +11,13 @@ class KnormScorer final : public Scorer {
  public:
   std::string_view name() const override { return "knorm"; }
   ScorerNeeds needs() const override { return {.key_norm = true}; }
+  // Rounded to 13 of 23 bits: a token that stands twice has keys of one norm in the first layer,
+  // and which of the two is kept must follow the rule for ties, not the last bits of a product.
   float aux(float, std::span<const float> key) const override {
     float sum = 0.0f;
     for (const float x : key) sum += x * x;
-    return std::sqrt(sum);
+    const auto bits = std::bit_cast<uint32_t>(std::sqrt(sum));
+    return std::bit_cast<float>((bits + 0x200U) & ~0x3FFU);
   }
   void score(const RowEntries& entries, int64_t, std::span<float> scores) const override {
     for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = -entries.aux[i];

@@ -1,7 +1,6 @@
 #include "coppice/eviction/policy.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "coppice/core/error.h"
 
@@ -140,7 +139,8 @@ void EvictionPolicy::rank_group(KvCache& cache, SequenceId sequence, int64_t fir
       entries.log_beta = {log_betas + slot, size};
       entries.aux = {aux + slot, size};
       scorer_->score(entries, newest, std::span(scores_).subspan(at, size));
-      std::memcpy(positions_.data() + at, positions + slot, size * sizeof(int32_t));
+      std::copy(entries.positions.begin(), entries.positions.end(),
+                positions_.begin() + static_cast<std::ptrdiff_t>(at));
     });
   }
   score_ranks(scores_, ranks_);

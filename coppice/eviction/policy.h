@@ -44,11 +44,11 @@ struct EvictionConfig {
   int64_t budget_entries = kUnbounded;
   // Tokens that are always kept, inside the budget; sinks + recent may not exceed it. Unset: what
   // the policy's row in policies() says, and 0 with parity_reference.
-  std::optional<int64_t> sinks;
-  std::optional<int64_t> recent;
-  int64_t floor = 0;           // entries each row keeps whatever the others hold; <= budget
-  int64_t lookahead = 2;       // n of the retention score, for gated policies
-  std::optional<Scope> scope;  // unset: the policy's own
+  std::optional<int64_t> sinks = std::nullopt;
+  std::optional<int64_t> recent = std::nullopt;
+  int64_t floor = 0;      // entries each row keeps whatever the others hold; <= budget
+  int64_t lookahead = 2;  // n of the retention score, for gated policies
+  std::optional<Scope> scope = std::nullopt;  // unset: the policy's own
   // Gated policies as the published code runs them: evict when budget + buffer is reached, down to
   // the budget; ages as in make_retention_scorer.
   bool parity_reference = false;

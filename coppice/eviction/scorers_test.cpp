@@ -94,6 +94,12 @@ TEST(Knorm, aux_is_the_norm) {
   const std::vector<float> key = {3, 4, 12};
   const float norm = scorer->aux(0.0f, key);
   EXPECT_EQ(norm, 13.0f);
+  // Close norms tie on purpose; what is farther apart does not.
+  EXPECT_EQ(scorer->aux(0.0f, std::vector<float>{1.000001f}),
+            scorer->aux(0.0f, std::vector<float>{1.0f}));
+  EXPECT_GT(scorer->aux(0.0f, std::vector<float>{1.0005f}),
+            scorer->aux(0.0f, std::vector<float>{1.0f}));
+  EXPECT_NEAR(scorer->aux(0.0f, std::vector<float>{7.7f}), 7.7f, 7.7f / 8192);
 }
 
 }  // namespace

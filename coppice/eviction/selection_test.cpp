@@ -34,7 +34,8 @@ std::vector<int64_t> sorted_lowest(const RankedRows& rows, int64_t count) {
                        rows.positions[static_cast<std::size_t>(i)], -static_cast<int64_t>(r), i);
   std::sort(all.begin(), all.end());
   std::vector<int64_t> result;
-  for (int64_t i = 0; i < count; ++i) result.push_back(std::get<3>(all[static_cast<std::size_t>(i)]));
+  for (int64_t i = 0; i < count; ++i)
+    result.push_back(std::get<3>(all[static_cast<std::size_t>(i)]));
   std::sort(result.begin(), result.end());
   return result;
 }
@@ -53,8 +54,9 @@ TEST(Selector, equals_a_full_sort) {
       const uint64_t length = rng.below(longest);
       const auto shift = static_cast<int32_t>(rng.below(5));
       for (uint64_t i = 0; i < length; ++i) {
-        ranks.push_back(rng.below(9) == 0 ? kProtectedRank
-                                          : static_cast<int32_t>(static_cast<uint32_t>(rng.below(values))));
+        ranks.push_back(rng.below(9) == 0
+                            ? kProtectedRank
+                            : static_cast<int32_t>(static_cast<uint32_t>(rng.below(values))));
         positions.push_back(static_cast<int32_t>(length - i) + shift);
       }
       offsets.push_back(static_cast<int64_t>(ranks.size()));

@@ -32,7 +32,9 @@ struct SetModel {
   int64_t seen = 0;
   std::set<Entry> entries;
 
-  int64_t sinks() const { return config.sinks.value_or(config.parity_reference ? 0 : info.default_sinks); }
+  int64_t sinks() const {
+    return config.sinks.value_or(config.parity_reference ? 0 : info.default_sinks);
+  }
   int64_t recent() const { return config.recent.value_or(0); }
   Scope scope() const { return config.scope.value_or(info.scope); }
 
@@ -40,19 +42,18 @@ struct SetModel {
     const int64_t layer = entry.row / kHeads, head = entry.row % kHeads;
     if (config.policy == "streaming") return static_cast<float>(entry.position);
     if (config.policy == "knorm") {
-      float sum = 0.0f;
-      for (int64_t d = 0; d < kWidth; ++d) {
-        const float x = filler.key(filler.salt, layer, head, entry.position, d);
-        sum += x * x;
-      }
-      return -std::sqrt(sum);
+      std::vector<float> key;
+      for (int64_t d = 0; d < kWidth; ++d)
+        key.push_back(filler.key(filler.salt, layer, head, entry.position, d));
+      return -make_knorm_scorer()->aux(0.0f, key);  // its own rounding: Knorm.aux_is_the_norm
     }
     const float lb = filler.gate(layer, head, entry.position);
     const int64_t n = config.lookahead;
     int64_t age = seen - entry.position;  // t + 1 - i
     if (config.parity_reference) age += n == 1 ? 1 : 2;
-    double sum = 0.0;  // 1 + beta + ... + beta^(n-1)
-    for (int64_t k = 0; k < n; ++k) sum += std::exp(static_cast<double>(lb) * static_cast<double>(k));
+    double sum = 1.0;  // 1 + beta + ... + beta^(n-1)
+    for (int64_t k = 1; k < n; ++k)
+      sum += std::exp(static_cast<double>(lb) * static_cast<double>(k));
     return static_cast<float>(age) * lb + static_cast<float>(std::log(sum));
   }
 
@@ -72,7 +73,9 @@ struct SetModel {
 
   void evict() {
     if (config.budget_entries == EvictionConfig::kUnbounded) return;
-    const int64_t rows_of_group = scope() == Scope::kHead ? 1 : scope() == Scope::kLayer ? kHeads : kRows;
+    const int64_t rows_of_group = scope() == Scope::kHead    ? 1
+                                  : scope() == Scope::kLayer ? kHeads
+                                                             : kRows;
     for (int64_t first = 0; first < kRows; first += rows_of_group) {
       std::set<Entry> group;
       for (const Entry& e : entries)
@@ -96,12 +99,14 @@ struct SetModel {
 };
 
 CacheConfig sizes(int64_t blocks) {
-  return {.num_layers = kLayers, .num_kv_heads = kHeads, .head_dim = kWidth, .dtype = at::kFloat,
+  return {.num_layers = kLayers,
+          .num_kv_heads = kHeads,
+          .head_dim = kWidth,
+          .dtype = at::kFloat,
           .max_blocks = blocks};
 }
 
-// Gates that need not agree in their last bit with the exponential series above: powers of two
-// scaled so that equal scores are equal on both sides or far apart.
+// Gates of every kind that has ever mattered: all different, all equal, and at both limits.
 Filler random_filler(int64_t salt, int kind) {
   Filler filler{.salt = salt, .gate = {}, .key = testing::key_at};
   filler.gate = [salt, kind](int64_t layer, int64_t head, int64_t position) {
@@ -131,14 +136,14 @@ Filler random_filler(int64_t salt, int kind) {
   return filler;
 }
 
-void expect_same(const KvCache& cache, SequenceId id, const SetModel& model) {
+void expect_same(const CacheSnapshot::Sequence& sequence, const SetModel& model) {
   std::set<Entry> entries;
-  for (int64_t row = 0; row < kRows; ++row)
-    for (const int32_t position : cache.read_row(id, row / kHeads, row % kHeads).positions)
-      entries.insert({row, position});
-  ASSERT_EQ(entries.size(), static_cast<std::size_t>(cache.entries(id)));
+  for (std::size_t row = 0; row < sequence.rows.size(); ++row)
+    for (const int32_t position : sequence.rows[row].positions)
+      entries.insert({static_cast<int64_t>(row), position});
+  ASSERT_EQ(entries.size(), static_cast<std::size_t>(sequence.entries));
   ASSERT_TRUE(entries == model.entries);
-  ASSERT_EQ(cache.tokens_seen(id), model.seen);
+  ASSERT_EQ(sequence.tokens_seen, model.seen);
 }
 
 // One pass of one sequence, in the cache and in the model.
@@ -194,8 +199,12 @@ std::vector<Setting> settings() {
       }
       if (!info.needs_gate) continue;
       for (const int64_t n : {1, 2})
-        all.push_back({{.policy = info.name, .budget_entries = 8, .lookahead = n,
-                        .parity_reference = true, .buffer = 5}, kind});
+        all.push_back({{.policy = info.name,
+                        .budget_entries = 8,
+                        .lookahead = n,
+                        .parity_reference = true,
+                        .buffer = 5},
+                       kind});
     }
   }
   return all;
@@ -207,15 +216,19 @@ TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(::testing::Message()
                  << setting.config.policy << " kind " << setting.gate_kind << " scope "
-                 << (setting.config.scope ? static_cast<int>(*setting.config.scope) : -1) << " budget "
-                 << setting.config.budget_entries << " floor " << setting.config.floor);
+                 << (setting.config.scope ? static_cast<int>(*setting.config.scope) : -1)
+                 << " budget " << setting.config.budget_entries << " floor "
+                 << setting.config.floor);
     const bool full = setting.config.policy == "full";
     KvCache cache(sizes(full ? 400 : 3 * blocks_for_entries((14 + 9) * kRows, kRows)));
     EvictionPolicy policy(setting.config, cache.config());
     std::map<SequenceId, SetModel> models;
     const auto add = [&](int64_t salt) {
-      models[cache.add_sequence()] = {setting.config, find_policy(setting.config.policy),
-                                      random_filler(salt, setting.gate_kind), 0, {}};
+      models[cache.add_sequence()] = {setting.config,
+                                      find_policy(setting.config.policy),
+                                      random_filler(salt, setting.gate_kind),
+                                      0,
+                                      {}};
     };
     add(1), add(2);
     for (int i = 0; i < 40; ++i) {
@@ -234,10 +247,12 @@ TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) {
       } else {
         step(cache, policy, it->first, it->second, tokens);
       }
-      if (i % 4 == 0) testing::poison_free_slots(cache);
-      testing::expect_clean(cache);
+      if (i % 8 == 0) testing::poison_free_slots(cache);
+      const CacheSnapshot snapshot = cache.snapshot();
+      for (const std::string& fault : validate(snapshot)) ADD_FAILURE() << fault;
       ASSERT_LE(cache.bytes_in_use(), cache.bytes_bound());
-      for (const auto& [id, model] : models) expect_same(cache, id, model);
+      ASSERT_EQ(snapshot.sequences.size(), models.size());
+      for (const auto& sequence : snapshot.sequences) expect_same(sequence, models.at(sequence.id));
       if (::testing::Test::HasFailure()) return;
     }
     for (const auto& [id, model] : models) testing::expect_content(cache, id, model.filler);

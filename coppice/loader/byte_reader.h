@@ -1,6 +1,6 @@
 // Reads little-endian fields from untrusted bytes. Every read is checked against what is left by
-// subtraction, so no length or offset can wrap; what does not fit throws kInvalidArgument naming the
-// field.
+// subtraction, so no length or offset can wrap; what does not fit throws kInvalidArgument naming
+// the field.
 #pragma once
 
 #include <cstddef>

@@ -34,10 +34,12 @@ std::string hex_sha256(const std::vector<std::span<const std::byte>>& parts) {
 // becomes its row s * D/2 + j. Rows move whole, so packed types need no unpacking.
 StoredTensor halves_order(const StoredTensor& stored, int64_t heads) {
   const int64_t rows = stored.shape.empty() ? 0 : stored.shape[0];
-  const bool splits_block = stored.shape.size() < 2 && storage_traits(stored.type).block_values != 1;
+  const bool splits_block =
+      stored.shape.size() < 2 && storage_traits(stored.type).block_values != 1;
   if (rows % (2 * heads) != 0 || splits_block) {
-    fail_argument("tensor {} of {} [{}] cannot be split into {} heads of an even width", stored.name,
-                  storage_traits(stored.type).name, fmt::join(stored.shape, ", "), heads);
+    fail_argument("tensor {} of {} [{}] cannot be split into {} heads of an even width",
+                  stored.name, storage_traits(stored.type).name, fmt::join(stored.shape, ", "),
+                  heads);
   }
   const auto row_bytes = stored.bytes.size() / static_cast<std::size_t>(rows);
   const int64_t half = rows / heads / 2;
@@ -47,7 +49,8 @@ StoredTensor halves_order(const StoredTensor& stored, int64_t heads) {
     for (int64_t s = 0; s < 2; ++s) {
       for (int64_t j = 0; j < half; ++j, to += row_bytes) {
         const int64_t from = (head * half + j) * 2 + s;
-        std::memcpy(to, stored.bytes.data() + static_cast<std::size_t>(from) * row_bytes, row_bytes);
+        std::memcpy(to, stored.bytes.data() + static_cast<std::size_t>(from) * row_bytes,
+                    row_bytes);
       }
     }
   }
@@ -129,9 +132,10 @@ const StoredTensor* Checkpoint::find(std::string_view name) const {
   if (at == state_->parts.tensors.end()) return nullptr;
   CheckpointTensor& tensor = at->second;
   if (tensor.stored.bytes.empty()) {
-    fail_argument("{}: tensor {} has dtype {}, which cannot be a weight here; expected F32, F16 or "
-                  "BF16",
-                  path(), name, tensor.info.type);
+    fail_argument(
+        "{}: tensor {} has dtype {}, which cannot be a weight here; expected F32, F16 or "
+        "BF16",
+        path(), name, tensor.info.type);
   }
   if (tensor.interleaved_heads > 0) {
     tensor.stored = halves_order(tensor.stored, tensor.interleaved_heads);

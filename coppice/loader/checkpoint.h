@@ -4,7 +4,8 @@
 // of its checkpoints. For GGUF:
 //   - config() is made from the metadata of the architectures llama, qwen2 and qwen3; any other is
 //     refused by name.
-//   - q and k rows of `llama` files, which stand interleaved for a RoPE that rotates neighbours, are
+//   - q and k rows of `llama` files, which stand interleaved for a RoPE that rotates neighbours,
+//   are
 //     put back into halves order when they are first asked for, so one RoPE serves every model.
 //   - "rope_freqs.weight" [D / 2] keeps its name: each rotary frequency is divided by its factor.
 //   - lm_head.weight is absent, and tie_word_embeddings true, when the file has no output.weight.
@@ -29,21 +30,22 @@ class GgufFile;
 // What generation needs to know beyond the weights. Source for a folder: generation_config.json,
 // config.json and tokenizer_config.json; for GGUF: the tokenizer.ggml metadata.
 struct GenerationDefaults {
-  // Every token that ends an answer: the union over all sources, in their order. GGUF files name one
-  // at most, so their control tokens with a well-known end-of-turn text are added.
+  // Every token that ends an answer: the union over all sources, in their order. GGUF files name
+  // one at most, so their control tokens with a well-known end-of-turn text are added.
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
-  std::optional<bool> add_bos_token;  // as stated; nullopt where the files leave it to the tokenizer
+  std::optional<bool>
+      add_bos_token;  // as stated; nullopt where the files leave it to the tokenizer
   std::optional<bool> add_eos_token;
   Json sampling = Json::object();  // generation_config.json: temperature, top_p, top_k, ...
 };
 
 // Where a tokenizer is to be built from: exactly one of the two is set.
 struct TokenizerSource {
-  const GgufFile* gguf = nullptr;    // metadata "tokenizer.ggml.*"; lives as long as the Checkpoint
-  std::string folder;                // holds tokenizer.json
-  Json config = Json::object();      // tokenizer_config.json; an empty object when there is none
+  const GgufFile* gguf = nullptr;  // metadata "tokenizer.ggml.*"; lives as long as the Checkpoint
+  std::string folder;              // holds tokenizer.json
+  Json config = Json::object();    // tokenizer_config.json; an empty object when there is none
 };
 
 // A tensor as its header tells it, without its data.
@@ -79,8 +81,8 @@ class Checkpoint final {
   // The header alone; nullopt when there is no such tensor.
   std::optional<TensorInfo> tensor_info(std::string_view name) const;
 
-  // nullptr when there is no such tensor. Lives as long as the Checkpoint; a copy of the StoredTensor
-  // lives on its own. Throws kInvalidArgument when its dtype cannot be a weight.
+  // nullptr when there is no such tensor. Lives as long as the Checkpoint; a copy of the
+  // StoredTensor lives on its own. Throws kInvalidArgument when its dtype cannot be a weight.
   const StoredTensor* find(std::string_view name) const;
 
   // Of the weight files, in lower-case hexadecimal; read on the first call. Several shards are

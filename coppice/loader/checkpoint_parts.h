@@ -43,8 +43,8 @@ GenerationDefaults generation_from_gguf(const GgufFile& file);
 // Checkpoint name of a GGUF tensor; a name without a counterpart is returned as it is.
 std::string checkpoint_name(std::string_view gguf_name);
 
-// Appends ids that are not there yet from a value that is an id, a list of ids or null. `what` names
-// it in messages.
+// Appends ids that are not there yet from a value that is an id, a list of ids or null. `what`
+// names it in messages.
 void add_token_ids(const Json& value, std::string_view what, std::vector<int64_t>& ids);
 
 }  // namespace coppice

@@ -118,11 +118,11 @@ std::map<std::string, std::string> read_templates(const Json& tokenizer, const f
   if (is_there(folder / "chat_template.jinja")) {
     result["default"] = read_text_file(folder / "chat_template.jinja");
   }
-  std::error_code ignored;
-  for (const auto& item : fs::directory_iterator(folder / "additional_chat_templates", ignored)) {
-    if (item.path().extension() == ".jinja") {
-      result[item.path().stem().string()] = read_text_file(item.path());
-    }
+  std::error_code error;
+  fs::directory_iterator item(folder / "additional_chat_templates", error);
+  for (; !error && item != fs::directory_iterator(); item.increment(error)) {
+    const fs::path& file = item->path();
+    if (file.extension() == ".jinja") result[file.stem().string()] = read_text_file(file);
   }
   return result;
 }
@@ -143,15 +143,17 @@ void add_token_ids(const Json& value, std::string_view what, std::vector<int64_t
 CheckpointParts read_folder_checkpoint(const std::string& path) {
   const fs::path folder(path);
   if (!is_there(folder / "config.json")) {
-    fail(ErrorCode::kNotFound, "{}: has no config.json; expected a Hugging Face model folder", path);
+    fail(ErrorCode::kNotFound, "{}: has no config.json; expected a Hugging Face model folder",
+         path);
   }
   CheckpointParts parts;
   parts.path = path;
   parts.format = "safetensors";
   parts.config = read_object(folder / "config.json");
   const Json name = parts.config.value("_name_or_path", Json());
+  std::error_code ignored;
   parts.model_name = name.is_string() ? name.get<std::string>()
-                                      : fs::weakly_canonical(folder).filename().string();
+                                      : fs::weakly_canonical(folder, ignored).filename().string();
   parts.tokenizer.folder = path;
   parts.tokenizer.config = read_object_if_there(folder / "tokenizer_config.json");
   parts.generation = read_generation(parts.config, parts.tokenizer.config, folder);

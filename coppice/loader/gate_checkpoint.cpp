@@ -1,9 +1,11 @@
 #include "coppice/loader/gate_checkpoint.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <span>
 
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
@@ -31,7 +33,10 @@ void check_tensor(const at::Tensor& tensor, const std::vector<int64_t>& shape,
                   fmt::join(shape, ", "),
                   tensor.defined() ? fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")) : "none");
   }
-  if (!at::isfinite(tensor).all().item<bool>()) {
+  const at::Tensor flat = tensor.contiguous();
+  const std::span<const float> values(flat.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(flat.numel()));
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
     fail_argument("gate: {} of layer {} holds a value that is not finite", name, layer);
   }
 }
@@ -40,7 +45,8 @@ void check_tensor(const at::Tensor& tensor, const std::vector<int64_t>& shape,
 std::string gate_file(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
-  for (const char* name : {"gate.safetensors", "trimkv_weights.safetensors", "trimkv_weights.pth"}) {
+  for (const char* name :
+       {"gate.safetensors", "trimkv_weights.safetensors", "trimkv_weights.pth"}) {
     if (is_there(fs::path(path) / name)) return fs::path(path) / name;
   }
   fail(ErrorCode::kNotFound, "{}: holds neither gate.safetensors nor trimkv_weights.pth", path);
@@ -79,7 +85,8 @@ GateWeights load_torch_gate(const MappedFile& file, const GateReadOptions& optio
 
 void GateSpec::validate() const {
   if (variant != "shared" && variant != "head-row" && variant != "local") {
-    fail_argument("gate: the variant \"{}\" is unknown; expected shared, head-row or local", variant);
+    fail_argument("gate: the variant \"{}\" is unknown; expected shared, head-row or local",
+                  variant);
   }
   if (hidden_layers != 1 && hidden_layers != 2) {
     fail_argument("gate: hidden_layers must be 1 or 2, got {}", hidden_layers);
@@ -130,8 +137,11 @@ void GateWeights::validate() const {
     }
     check_tensor(layer.head, shapes.head, "head", l);
     check_tensor(layer.bias, shapes.bias, "bias", l);
-    const bool same_head = !shapes.head_shared || layer.head.equal(layers[0].head);
-    const bool same_bias = !shapes.bias_shared || layer.bias.equal(layers[0].bias);
+    const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.is_same(b) || a.equal(b);
+    };
+    const bool same_head = !shapes.head_shared || same(layer.head, layers[0].head);
+    const bool same_bias = !shapes.bias_shared || same(layer.bias, layers[0].bias);
     if (!same_head || !same_bias) {
       fail_argument("gate: {} of layer {} differs from layer 0, but the variant {} shares it",
                     same_head ? "bias" : "head", l, spec.variant);
@@ -154,7 +164,8 @@ GateSpec read_gate_spec(const std::string& path) { return load_gate(path).spec; 
 void check_gate(const GateSpec& spec, const GateBase& base, bool allow_other_base) {
   const auto compare = [](const char* what, int64_t gate, int64_t model) {
     if (gate != model) {
-      fail_argument("the gate does not fit the model: it has {} {}, the model {}", gate, what, model);
+      fail_argument("the gate does not fit the model: it has {} {}, the model {}", gate, what,
+                    model);
     }
   };
   compare("layers", spec.layers, base.layers);

@@ -1,8 +1,8 @@
 // Retention gates on disk: our safetensors format, and the published layout.
 //
 // Ours: metadata "format" = "coppice-gate", "format_version" = "1", "variant", "hidden_layers",
-// "width", "layers", "kv_heads", "hidden_size", "base_model", "base_sha256", "training" (JSON text).
-// Tensors, BF16 or F32, with C = hidden_size, g = width, Hkv = kv_heads, x the gate's input:
+// "width", "layers", "kv_heads", "hidden_size", "base_model", "base_sha256", "training" (JSON
+// text). Tensors, BF16 or F32, with C = hidden_size, g = width, Hkv = kv_heads, x the gate's input:
 //
 //   hidden_layers  u(x)                                     logit z of head h
 //   1              silu(w1 x + c1)                          row h of head . u + bias[h]
@@ -19,9 +19,9 @@
 //
 // Published: {model|model.language_model}.layers.{l}.self_attn.retention_gate.{linear1.weight,
 // linear1.bias, linear2.weight, linear2.bias, linear3.weight, bias}, in safetensors or in a
-// trimkv_weights.pth with an optional config.json beside it. Four tensors a layer are a local gate of
-// one hidden layer; six are head-row of two (linear3 under every layer or under one), or local where
-// the caller says so.
+// trimkv_weights.pth with an optional config.json beside it. Four tensors a layer are a local gate
+// of one hidden layer; six are head-row of two (linear3 under every layer or under one), or local
+// where the caller says so.
 //
 // A gate with a value that is not finite, a part missing or a part too many is refused.
 // Source: arXiv:2605.09649, Eq. gate, and the published checkpoints.
@@ -70,9 +70,9 @@ struct GateWeights {
 
 struct GateReadOptions {
   // What the published layout does not tell; empty leaves it to the file.
-  std::string variant;
-  std::string base_model;
-  std::string base_sha256;
+  std::string variant = {};
+  std::string base_model = {};
+  std::string base_sha256 = {};
 };
 
 // Reads either format. `path` is a file, or a folder that holds trimkv_weights.pth or
@@ -94,7 +94,9 @@ struct GateBase {
 // model's hash unless `allow_other_base`. A gate that names no hash fits by its sizes alone.
 void check_gate(const GateSpec& spec, const GateBase& base, bool allow_other_base = false);
 
-// Writes our format, BF16 (rounded to nearest even) or F32, whole or not at all.
+// Writes our format, F32 or BF16 (rounded to nearest even), whole or not at all. In a BF16 file c1,
+// c2 and bias are F32 all the same: logits lie near 8 or 18, where bfloat16's grid of 1/32 or 1/8
+// would shift whole heads against each other.
 void save_gate(const std::string& path, const GateWeights& weights, StorageType dtype);
 
 // Reads `source` in any format and writes ours to `target`. Returns what was written.

@@ -75,21 +75,21 @@ GateWeights read_own_gate(const GateTensors& tensors, const Metadata& metadata,
   std::map<std::string, at::Tensor> read;  // so that what is shared is read once
   for (int64_t l = 0; l < weights.spec.layers; ++l) {
     GateLayer layer;
-    for_each_tensor(weights.spec, shapes, l, layer,
-                    [&](const std::string& name, at::Tensor& to, const std::vector<int64_t>& shape) {
-                      const auto at = tensors.find(name);
-                      if (at == tensors.end()) {
-                        fail_argument("{}: the gate's tensor {} is missing", what, name);
-                      }
-                      if (at->second.shape != shape) {
-                        fail_argument("{}: the gate's tensor {} has the shape [{}]; expected [{}]",
-                                      what, name, fmt::join(at->second.shape, ", "),
-                                      fmt::join(shape, ", "));
-                      }
-                      at::Tensor& once = read[name];
-                      if (!once.defined()) once = ops::dequantize(at->second);
-                      to = once;
-                    });
+    for_each_tensor(
+        weights.spec, shapes, l, layer,
+        [&](const std::string& name, at::Tensor& to, const std::vector<int64_t>& shape) {
+          const auto at = tensors.find(name);
+          if (at == tensors.end()) {
+            fail_argument("{}: the gate's tensor {} is missing", what, name);
+          }
+          if (at->second.shape != shape) {
+            fail_argument("{}: the gate's tensor {} has the shape [{}]; expected [{}]", what, name,
+                          fmt::join(at->second.shape, ", "), fmt::join(shape, ", "));
+          }
+          at::Tensor& once = read[name];
+          if (!once.defined()) once = ops::dequantize(at->second);
+          to = once;
+        });
     weights.layers.push_back(std::move(layer));
   }
   for (const auto& [name, tensor] : tensors) {
@@ -106,19 +106,22 @@ void save_gate(const std::string& path, const GateWeights& weights, StorageType 
   weights.validate();
   const GateSpec& spec = weights.spec;
   const GateShapes shapes = gate_shapes(spec);
-  const at::ScalarType type = dtype == StorageType::kBF16 ? at::kBFloat16 : at::kFloat;
   std::map<std::string, at::Tensor> tensors;
   for (int64_t l = 0; l < spec.layers; ++l) {
-    for_each_tensor(spec, shapes, l, weights.layers[static_cast<std::size_t>(l)],
-                    [&](const std::string& name, const at::Tensor& from,
-                        const std::vector<int64_t>&) {
-                      if (!tensors.contains(name)) tensors[name] = from.to(type).contiguous();
-                    });
+    for_each_tensor(
+        spec, shapes, l, weights.layers[static_cast<std::size_t>(l)],
+        [&](const std::string& name, const at::Tensor& from, const std::vector<int64_t>&) {
+          if (tensors.contains(name)) return;
+          const bool is_bias =
+              name.ends_with("c1") || name.ends_with("c2") || name.ends_with("bias");
+          const bool round = dtype == StorageType::kBF16 && !is_bias;
+          tensors[name] = from.to(round ? at::kBFloat16 : at::kFloat).contiguous();
+        });
   }
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     entries.push_back({name,
-                       std::string(dtype_of_weight_type(dtype)),
+                       tensor.scalar_type() == at::kFloat ? "F32" : "BF16",
                        tensor.sizes().vec(),
                        {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
   }

@@ -43,7 +43,8 @@ std::vector<Parts> sort_by_layer(const GateTensors& tensors, const std::string& 
   for (const auto& [name, tensor] : tensors) {
     const std::optional<GateKey> key = split_key(name);
     if (!key || (!prefix.empty() && key->prefix != prefix)) {
-      fail_argument("{}: {} is no tensor of a gate; expected model.layers.N{}...", what, name, kGate);
+      fail_argument("{}: {} is no tensor of a gate; expected model.layers.N{}...", what, name,
+                    kGate);
     }
     prefix = key->prefix;
     by_layer[key->layer].emplace(key->part, &tensor);
@@ -87,9 +88,10 @@ std::vector<at::Tensor> read_heads(const std::vector<Parts>& layers, bool local,
     if (!local && !layers[l].contains(kHead)) continue;
     heads[l] = read_part(layers, l, kHead, shape, what);
     if (!local && last != layers.size() && !heads[l].equal(heads[last])) {
-      fail_argument("{}: {} differs between the layers {} and {}; a head-row gate shares it (import "
-                    "it as variant local if each layer has its own)",
-                    what, kHead, last, l);
+      fail_argument(
+          "{}: {} differs between the layers {} and {}; a head-row gate shares it (import "
+          "it as variant local if each layer has its own)",
+          what, kHead, last, l);
     }
     last = l;
   }

@@ -1,7 +1,7 @@
 // GGUF metadata to the keys of Hugging Face's config.json, and GGUF tensor names to its names.
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <cmath>
 
 #include "coppice/core/error.h"
 #include "coppice/loader/checkpoint_parts.h"
@@ -10,10 +10,10 @@ namespace coppice {
 namespace {
 
 struct Architecture {
-  std::string_view gguf;         // general.architecture
-  std::string_view model_type;   // config.json
-  std::string_view class_name;   // config.json: architectures
-  bool interleaved_qk;           // rows of q and k stand for a RoPE that rotates neighbours
+  std::string_view gguf;        // general.architecture
+  std::string_view model_type;  // config.json
+  std::string_view class_name;  // config.json: architectures
+  bool interleaved_qk;          // rows of q and k stand for a RoPE that rotates neighbours
 };
 constexpr std::array<Architecture, 3> kArchitectures = {{
     {"llama", "llama", "LlamaForCausalLM", true},
@@ -67,7 +67,11 @@ class ArchKeys final {
     return *value;
   }
   std::optional<double> number(std::string_view key) const {
-    return file_.find_float(prefix_ + std::string(key));
+    const auto value = file_.find_float(prefix_ + std::string(key));
+    if (value && !std::isfinite(*value)) {
+      fail_argument("{}: {}{} is not a finite number", file_.path(), prefix_, key);
+    }
+    return value;
   }
   std::optional<std::string_view> text(std::string_view key) const {
     return file_.find_string(prefix_ + std::string(key));
@@ -111,31 +115,30 @@ Json config_from_gguf(const GgufFile& file) {
   const int64_t heads = keys.required_size("attention.head_count");
   const auto key_length = keys.size("attention.key_length");
   if (!key_length && hidden % heads != 0) {
-    fail_argument("{}: {} attention heads do not divide the embedding length {}", file.path(), heads,
-                  hidden);
+    fail_argument("{}: {} attention heads do not divide the embedding length {}", file.path(),
+                  heads, hidden);
   }
   const int64_t head_dim = key_length.value_or(hidden / heads);
   if (keys.size("attention.value_length").value_or(head_dim) != head_dim) {
     fail_argument("{}: values of another width than keys are not supported", file.path());
   }
-  Json config = {
-      {"model_type", architecture.model_type},
-      {"architectures", {architecture.class_name}},
-      {"hidden_size", hidden},
-      {"num_hidden_layers", keys.required_size("block_count")},
-      {"num_attention_heads", heads},
-      {"num_key_value_heads", keys.size("attention.head_count_kv").value_or(heads)},
-      {"head_dim", head_dim},
-      {"intermediate_size", keys.required_size("feed_forward_length")},
-      {"vocab_size", vocabulary_size(file, keys)},
-      {"max_position_embeddings", keys.required_size("context_length")},
-      {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon").value_or(1e-6)},
-      {"rope_theta", keys.number("rope.freq_base").value_or(10000.0)},
-      {"rope_scaling", rope_scaling(keys)},
-      {"hidden_act", "silu"},
-      {"attention_bias", file.find_tensor("blk.0.attn_q.bias") != nullptr},
-      {"mlp_bias", file.find_tensor("blk.0.ffn_gate.bias") != nullptr},
-      {"tie_word_embeddings", file.find_tensor("output.weight") == nullptr}};
+  Json config = {{"model_type", architecture.model_type},
+                 {"architectures", {architecture.class_name}},
+                 {"hidden_size", hidden},
+                 {"num_hidden_layers", keys.required_size("block_count")},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", keys.size("attention.head_count_kv").value_or(heads)},
+                 {"head_dim", head_dim},
+                 {"intermediate_size", keys.required_size("feed_forward_length")},
+                 {"vocab_size", vocabulary_size(file, keys)},
+                 {"max_position_embeddings", keys.required_size("context_length")},
+                 {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon").value_or(1e-6)},
+                 {"rope_theta", keys.number("rope.freq_base").value_or(10000.0)},
+                 {"rope_scaling", rope_scaling(keys)},
+                 {"hidden_act", "silu"},
+                 {"attention_bias", file.find_tensor("blk.0.attn_q.bias") != nullptr},
+                 {"mlp_bias", file.find_tensor("blk.0.ffn_gate.bias") != nullptr},
+                 {"tie_word_embeddings", file.find_tensor("output.weight") == nullptr}};
   const int64_t rotary = keys.size("rope.dimension_count").value_or(head_dim);
   if (rotary != head_dim) {
     config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
@@ -198,8 +201,8 @@ GenerationDefaults generation_from_gguf(const GgufFile& file) {
     if (const auto token = id(key)) add_eos(*token);
   }
   static constexpr std::array<std::string_view, 7> kEndTexts = {
-      "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>",
-      "<end_of_turn>"};
+      "<|im_end|>",      "<|eot_id|>", "<|eom_id|>",   "<|endoftext|>",
+      "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
   constexpr int64_t kControl = 3;
   const auto texts = file.find_strings("tokenizer.ggml.tokens");
   const auto types = file.find_ints("tokenizer.ggml.token_type");

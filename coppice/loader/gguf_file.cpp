@@ -111,9 +111,9 @@ T required(const GgufFile& file, std::string_view key, std::optional<T> value) {
 }  // namespace
 
 std::string_view gguf_type_name(GgufType type) {
-  constexpr std::string_view kNames[] = {"uint8",   "int8", "uint16", "int16", "uint32",
-                                         "int32",   "float32", "bool", "string", "array",
-                                         "uint64",  "int64", "float64"};
+  constexpr std::string_view kNames[] = {"uint8",  "int8",    "uint16", "int16",  "uint32",
+                                         "int32",  "float32", "bool",   "string", "array",
+                                         "uint64", "int64",   "float64"};
   const auto index = static_cast<std::size_t>(type);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
@@ -181,7 +181,9 @@ std::string_view GgufFile::get_string(std::string_view key) const {
   return required(*this, key, find_string(key));
 }
 
-int64_t GgufFile::get_int(std::string_view key) const { return required(*this, key, find_int(key)); }
+int64_t GgufFile::get_int(std::string_view key) const {
+  return required(*this, key, find_int(key));
+}
 
 double GgufFile::get_float(std::string_view key) const {
   return required(*this, key, find_float(key));

@@ -1,4 +1,5 @@
-// A GGUF model file (versions 2 and 3, little-endian), mapped and checked: typed metadata and tensors.
+// A GGUF model file (versions 2 and 3, little-endian), mapped and checked: typed metadata and
+// tensors.
 //
 //   "GGUF" | version u32 | tensor count u64 | metadata count u64
 //   metadata: key string | type u32 | value            string: length u64 | bytes
@@ -55,8 +56,9 @@ struct GgufValue {
 
 class GgufFile final {
  public:
-  // Throws kNotFound when there is no such file, kInvalidArgument when it is damaged, foreign, of an
-  // unsupported version or byte order, holds an unsupported tensor type, or is one part of several.
+  // Throws kNotFound when there is no such file, kInvalidArgument when it is damaged, foreign, of
+  // an unsupported version or byte order, holds an unsupported tensor type, or is one part of
+  // several.
   static GgufFile open(const std::string& path);
   // Parses bytes that `owner` keeps alive; `what` names them in messages.
   static GgufFile parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,

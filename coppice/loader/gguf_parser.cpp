@@ -15,8 +15,9 @@ constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kMaxNameBytes = 65535;
 constexpr uint32_t kMinAlignment = 8;
 constexpr uint32_t kMaxAlignment = 65536;
-// The smallest metadata entry: a key of one byte with a value of one byte. The smallest tensor info:
-// a name of one byte and no dimension. Counts that cannot fit are refused before anything is read.
+// The smallest metadata entry: a key of one byte with a value of one byte. The smallest tensor
+// info: a name of one byte and no dimension. Counts that cannot fit are refused before anything is
+// read.
 constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;
 
@@ -217,7 +218,8 @@ class GgufParser final {
     std::string supported;
     for (const TypeNumber& known : kTypeNumbers) {
       if (known.number == number) return known.type;
-      supported += fmt::format("{}{}", supported.empty() ? "" : ", ", storage_traits(known.type).name);
+      supported +=
+          fmt::format("{}{}", supported.empty() ? "" : ", ", storage_traits(known.type).name);
     }
     fail_argument("{}: tensor {} has type number {}, which is not supported; supported are {}",
                   file_.what_, name, number, supported);
@@ -259,7 +261,8 @@ class GgufParser final {
                     file_.what_, tensor.name, traits.name, tensor.cols(), traits.block_values);
     }
     int64_t size = 0;
-    bool wraps = __builtin_mul_overflow(tensor.cols() / traits.block_values, traits.block_bytes, &size);
+    bool wraps =
+        __builtin_mul_overflow(tensor.cols() / traits.block_values, traits.block_bytes, &size);
     int64_t values = tensor.cols();
     for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i) {
       wraps = wraps || __builtin_mul_overflow(size, tensor.shape[i], &size) ||

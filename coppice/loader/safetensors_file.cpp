@@ -19,10 +19,10 @@ struct Dtype {
   uint64_t bits;
 };
 constexpr std::array<Dtype, 20> kDtypes = {{
-    {"BOOL", 8},      {"F4", 4},       {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
-    {"I8", 8},        {"F8_E5M2", 8},  {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
-    {"U16", 16},      {"F16", 16},     {"BF16", 16},   {"I32", 32},    {"U32", 32},
-    {"F32", 32},      {"C64", 64},     {"F64", 64},    {"I64", 64},    {"U64", 64},
+    {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
+    {"U16", 16}, {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},
+    {"F32", 32}, {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 }};
 
 std::optional<uint64_t> dtype_bits(std::string_view name) {
@@ -124,8 +124,8 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes,
   if (!text.starts_with('{')) {
     fail_argument("{}: not a safetensors file: its header does not start with '{{'", file.what_);
   }
-  const Json header =
-      parse_json(text, file.what_ + ": the header", {.max_depth = 8, .reject_duplicate_keys = true});
+  const Json header = parse_json(text, file.what_ + ": the header",
+                                 {.max_depth = 8, .reject_duplicate_keys = true});
 
   const std::span<const std::byte> data = bytes.subspan(reader.position());
   std::vector<std::pair<Span, SafetensorsEntry>> found;
@@ -179,9 +179,10 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 StoredTensor SafetensorsFile::weight(const SafetensorsEntry& entry) const {
   const auto type = weight_type_of_dtype(entry.dtype);
   if (!type) {
-    fail_argument("{}: tensor {} has dtype {}, which cannot be a weight here; expected F32, F16 or "
-                  "BF16",
-                  what_, entry.name, entry.dtype);
+    fail_argument(
+        "{}: tensor {} has dtype {}, which cannot be a weight here; expected F32, F16 or "
+        "BF16",
+        what_, entry.name, entry.dtype);
   }
   if (entry.bytes.empty()) {
     fail_argument("{}: tensor {} of shape [{}] holds no values", what_, entry.name,
@@ -218,7 +219,8 @@ void write_safetensors(const std::string& path, std::vector<SafetensorsEntry> en
       fail_argument("{}: tensor {} of {} [{}] does not fit its {} bytes", path, entry.name,
                     entry.dtype, fmt::join(entry.shape, ", "), entry.bytes.size());
     }
-    if (entry.name == kMetadataKey) fail_argument("{}: a tensor cannot be named {}", path, entry.name);
+    if (entry.name == kMetadataKey)
+      fail_argument("{}: a tensor cannot be named {}", path, entry.name);
   }
   std::ranges::sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     const uint64_t wide_a = *dtype_bits(a.dtype), wide_b = *dtype_bits(b.dtype);

@@ -30,12 +30,13 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     if (!file.is_string()) fail_argument("{}: the file of tensor {} is not a text", path, name);
     const auto& text = file.get_ref<const std::string&>();
     const bool plain = !text.empty() && text != "." && text != ".." &&
-                       text.find('/') == std::string::npos && text.find('\\') == std::string::npos &&
-                       text.find('\0') == std::string::npos;
+                       text.find('/') == std::string::npos &&
+                       text.find('\\') == std::string::npos && text.find('\0') == std::string::npos;
     if (!plain) {
-      fail_argument("{}: tensor {} is said to be in \"{}\"; expected the name of a file in the same "
-                    "folder",
-                    path, name, dump_json(file));
+      fail_argument(
+          "{}: tensor {} is said to be in \"{}\"; expected the name of a file in the same "
+          "folder",
+          path, name, dump_json(file));
     }
     result.emplace(name, text);
   }
@@ -60,7 +61,8 @@ ShardedWeights open_indexed(const std::filesystem::path& folder) {
   for (const auto& [name, file] : index) {
     const SafetensorsFile& shard = result.files[shards.at(file)];
     const SafetensorsEntry* entry = shard.find(name);
-    if (!entry) fail_argument("{}: has no tensor {}, though {} says so", shard.path(), name, kIndex);
+    if (!entry)
+      fail_argument("{}: has no tensor {}, though {} says so", shard.path(), name, kIndex);
     result.items.push_back({&shard, entry});
   }
   return result;
@@ -72,8 +74,8 @@ ShardedWeights open_weights(const std::string& folder) {
   const std::filesystem::path base(folder);
   if (is_there(base / kIndex)) return open_indexed(base);
   if (!is_there(base / kSingle)) {
-    const bool pickled = is_there(base / "pytorch_model.bin") ||
-                         is_there(base / "pytorch_model.bin.index.json");
+    const bool pickled =
+        is_there(base / "pytorch_model.bin") || is_there(base / "pytorch_model.bin.index.json");
     fail(ErrorCode::kNotFound, "{}: has neither {} nor {}{}", folder, kSingle, kIndex,
          pickled ? "; its pytorch_model.bin must be converted to safetensors first" : "");
   }

@@ -23,8 +23,9 @@ struct ShardedWeights {
   std::vector<Item> items;
 };
 
-// Throws kNotFound when the folder has no weights or a named shard is missing, kInvalidArgument when
-// the index is malformed, names a path outside the folder, or promises a tensor its shard lacks.
+// Throws kNotFound when the folder has no weights or a named shard is missing, kInvalidArgument
+// when the index is malformed, names a path outside the folder, or promises a tensor its shard
+// lacks.
 ShardedWeights open_weights(const std::string& folder);
 
 }  // namespace coppice

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kMaxPickleBytes = std::size_t{1} << 19;
 
-// Objects live in one array and name each other by index: no cycle leaks, nothing nests on the stack.
+// Objects live in one array and name each other by index: no cycle leaks, nothing nests on the
+// stack.
 using Ref = uint32_t;
 
 enum class Kind : uint8_t { kNone, kInt, kText, kTuple, kDict, kGlobal, kStorage, kTensor };
@@ -198,7 +199,8 @@ class PickleMachine final {
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       value |= static_cast<uint64_t>(bytes[i]) << (8 * i);
     }
-    if (length > 0 && length < 8 && (value >> (8 * length - 1) & 1)) value |= ~uint64_t{0} << 8 * length;
+    if (length > 0 && length < 8 && (value >> (8 * length - 1) & 1))
+      value |= ~uint64_t{0} << 8 * length;
     push_number(static_cast<int64_t>(value));
   }
 
@@ -275,7 +277,8 @@ class PickleMachine final {
 
   std::vector<int64_t> sizes(Ref ref) const {
     const Object& tuple = objects_[ref];
-    if (tuple.kind != Kind::kTuple || tuple.items.size() > 8) refuse("has a tensor without a shape");
+    if (tuple.kind != Kind::kTuple || tuple.items.size() > 8)
+      refuse("has a tensor without a shape");
     std::vector<int64_t> result;
     for (const Ref item : tuple.items) {
       const Object& size = objects_[item];
@@ -302,7 +305,8 @@ class PickleMachine final {
     if (strides.size() != tensor.shape.size()) refuse("has a tensor with too few strides");
     int64_t expected = 1;
     for (std::size_t i = strides.size(); i-- > 0;) {
-      if (tensor.shape[i] != 1 && strides[i] != expected) refuse("has a tensor that is not contiguous");
+      if (tensor.shape[i] != 1 && strides[i] != expected)
+        refuse("has a tensor that is not contiguous");
       if (__builtin_mul_overflow(expected, tensor.shape[i], &expected)) {
         refuse("has a tensor of an impossible size");
       }
@@ -348,8 +352,8 @@ std::vector<StoredTensor> read_tensor_pickle(
     const uint64_t available = member->second.size();
     const auto offset = static_cast<uint64_t>(value.number);
     if (values > available / value_bytes || offset > available / value_bytes - values) {
-      fail_argument("{}: tensor {} of [{}] passes the end of its storage of {} bytes", what, key.text,
-                    fmt::join(value.shape, ", "), available);
+      fail_argument("{}: tensor {} of [{}] passes the end of its storage of {} bytes", what,
+                    key.text, fmt::join(value.shape, ", "), available);
     }
     StoredTensor tensor;
     tensor.name = std::string(key.text);

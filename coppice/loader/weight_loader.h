@@ -1,5 +1,5 @@
-// Hands out a checkpoint's tensors by name and expected shape, and tells of everything that does not
-// fit in one Error.
+// Hands out a checkpoint's tensors by name and expected shape, and tells of everything that does
+// not fit in one Error.
 //
 // Call take() for every weight, then finish(). A tensor that is missing or misshapen is noted and
 // replaced by zeros, so that a model can be built to its end before finish() throws; a model must

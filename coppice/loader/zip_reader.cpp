@@ -37,7 +37,8 @@ struct Directory {
 };
 
 Directory find_directory(std::span<const std::byte> bytes, const std::string& what) {
-  if (bytes.size() < kEndBytes) fail_argument("{}: not a zip archive: {} bytes", what, bytes.size());
+  if (bytes.size() < kEndBytes)
+    fail_argument("{}: not a zip archive: {} bytes", what, bytes.size());
   const std::size_t last = bytes.size() - kEndBytes;
   const std::size_t first = last > kMaxComment ? last - kMaxComment : 0;
   for (std::size_t at = last + 1; at-- > first;) {
@@ -51,7 +52,8 @@ Directory find_directory(std::span<const std::byte> bytes, const std::string& wh
     const auto offset = reader.read<uint32_t>("the directory offset");
     if (disk != 0 || directory_disk != 0 || here != members || offset == kWide || size == kWide ||
         members == 0xFFFF) {
-      fail_argument("{}: a zip archive of several disks or above 4 GB, which is not supported", what);
+      fail_argument("{}: a zip archive of several disks or above 4 GB, which is not supported",
+                    what);
     }
     if (offset > at || size > at - offset) {
       fail_argument("{}: the zip directory of {} bytes at {} passes the end of the archive", what,
@@ -109,7 +111,8 @@ std::map<std::string, std::span<const std::byte>, std::less<>> read_zip(
     }
     const auto data = member_data(bytes, offset, size, what, name);
     if (crc32(data) != crc) {
-      fail_argument("{}: the checksum of member {} does not match: the file is damaged", what, name);
+      fail_argument("{}: the checksum of member {} does not match: the file is damaged", what,
+                    name);
     }
     if (!members.emplace(name, data).second) {
       fail_argument("{}: member {} stands twice", what, name);

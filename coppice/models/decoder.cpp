@@ -59,8 +59,8 @@ Decoder::Decoder(const ModelArgs& args, const DecoderOptions& options)
     layers->push_back(layers_.back());
   }
   body->register_module("layers", layers);
-  norm_ = body->register_module(
-      "norm", std::make_shared<nn::RmsNorm>(args.hidden_size, args.rms_norm_eps));
+  norm_ = body->register_module("norm",
+                                std::make_shared<nn::RmsNorm>(args.hidden_size, args.rms_norm_eps));
   register_module("model", body);
   if (!args.tie_word_embeddings)
     lm_head_ = register_module(

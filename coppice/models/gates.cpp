@@ -67,6 +67,7 @@ void attach_gate(Model& model, const GateWeights& gate) {
     auto module = std::make_shared<nn::RetentionGate>(options, first);
     if (first == nullptr) first = module.get();
     fill(*module, gate.layers[i]);
+    if (layers[i]->is_packed()) module->pack();
     layers[i]->attach_gate(std::move(module));
   }
 }

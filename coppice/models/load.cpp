@@ -27,8 +27,8 @@ void fill_packed(Model& model, WeightLoader& loader) {
     if (auto* linear = item.value()->as<nn::Linear>())
       linear->pack(ops::PackedMatrix::pack(loader.take(name, {linear->out(), linear->in()})));
     else if (auto* table = item.value()->as<nn::Embedding>())
-      table->pack(ops::PackedMatrix::pack(
-          loader.take(name, {table->vocab_size(), table->hidden_size()})));
+      table->pack(
+          ops::PackedMatrix::pack(loader.take(name, {table->vocab_size(), table->hidden_size()})));
   }
 }
 

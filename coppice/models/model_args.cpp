@@ -125,9 +125,10 @@ void read_heads(const Reader& top, ModelArgs& args) {
     fail_argument("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                   args.num_attention_heads, args.num_key_value_heads);
   if (!top.has("head_dim") && args.hidden_size % args.num_attention_heads != 0)
-    fail_argument("hidden_size {} is not a multiple of num_attention_heads {} and no head_dim is "
-                  "given",
-                  args.hidden_size, args.num_attention_heads);
+    fail_argument(
+        "hidden_size {} is not a multiple of num_attention_heads {} and no head_dim is "
+        "given",
+        args.hidden_size, args.num_attention_heads);
   args.head_dim = top.size_or("head_dim", args.hidden_size / args.num_attention_heads);
   if (args.head_dim % 2 != 0) fail_argument("head_dim must be even, got {}", args.head_dim);
   if (args.head_dim > kMaxSize / args.num_attention_heads)

@@ -16,7 +16,8 @@ struct RopeArgs {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 0;
-  // [D/2], what each frequency is divided by: a GGUF's rope_freqs tensor. Empty where there is none.
+  // [D/2], what each frequency is divided by: a GGUF's rope_freqs tensor. Empty where there is
+  // none.
   std::vector<float> frequency_factors;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "coppice/core/error.h"
 
@@ -20,10 +21,10 @@ Attention::Attention(const AttentionOptions& options, int64_t layer)
   o_proj_ =
       register_module("o_proj", std::make_shared<Linear>(q_size, hidden, options.output_bias));
   if (!options.qk_norm) return;
-  q_norm_ = register_module("q_norm",
-                            std::make_shared<RmsNorm>(options.head_dim, options.rms_norm_eps));
-  k_norm_ = register_module("k_norm",
-                            std::make_shared<RmsNorm>(options.head_dim, options.rms_norm_eps));
+  q_norm_ =
+      register_module("q_norm", std::make_shared<RmsNorm>(options.head_dim, options.rms_norm_eps));
+  k_norm_ =
+      register_module("k_norm", std::make_shared<RmsNorm>(options.head_dim, options.rms_norm_eps));
 }
 
 at::Tensor Attention::forward(const at::Tensor& x, const ops::RopeAngles& angles,
@@ -32,16 +33,20 @@ at::Tensor Attention::forward(const at::Tensor& x, const ops::RopeAngles& angles
   const int64_t head_dim = options_.head_dim;
   AttentionInput input;
   input.layer = layer_;
-  input.q = q_proj_->forward(x).view({tokens, options_.num_heads, head_dim});
-  input.k = k_proj_->forward(x).view({tokens, options_.num_kv_heads, head_dim});
-  input.v = v_proj_->forward(x).view({tokens, options_.num_kv_heads, head_dim});
+  // The gate's first layer reads the same x, and shares the product.
+  Linear* const readers[] = {q_proj_.get(), k_proj_.get(), v_proj_.get(),
+                             gate_ ? &gate_->first_layer() : nullptr};
+  std::vector<at::Tensor> read = forward_together({readers, gate_ ? 4u : 3u}, x);
+  input.q = read[0].view({tokens, options_.num_heads, head_dim});
+  input.k = read[1].view({tokens, options_.num_kv_heads, head_dim});
+  input.v = read[2].view({tokens, options_.num_kv_heads, head_dim});
   if (q_norm_) {
     input.q = q_norm_->forward(input.q);
     input.k = k_norm_->forward(input.k);
   }
   input.q = ops::apply_rope(std::move(input.q), angles);
   input.k = ops::apply_rope(std::move(input.k), angles);
-  if (gate_) input.log_beta = gate_->forward(x);
+  if (gate_) input.log_beta = gate_->after_first_layer(std::move(read[3]));
   input.scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   input.window = options_.window;
   const at::Tensor attended = backend.forward(input, batch);

@@ -39,6 +39,7 @@ class Attention final : public torch::nn::Module {
   // Throws kInvalidArgument when a gate is there already or its sizes are not this layer's.
   void attach_gate(std::shared_ptr<RetentionGate> gate);
   const std::shared_ptr<RetentionGate>& gate() const { return gate_; }
+  bool is_packed() const { return q_proj_->is_packed(); }
 
  private:
   AttentionOptions options_;

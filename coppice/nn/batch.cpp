@@ -47,8 +47,8 @@ void check_positions(const Batch& batch) {
                   tokens, positions.defined() ? positions.dim() : 0,
                   positions.defined() ? positions.numel() : 0);
   const at::Tensor& modality = batch.modality;
-  if (modality.defined() && (modality.scalar_type() != at::kByte || modality.dim() != 1 ||
-                             modality.size(0) != tokens))
+  if (modality.defined() &&
+      (modality.scalar_type() != at::kByte || modality.dim() != 1 || modality.size(0) != tokens))
     fail_argument("batch: expected modality [{}] uint8, got {} dims with {} values", tokens,
                   modality.dim(), modality.numel());
 }

@@ -23,9 +23,9 @@ class DecoderLayer final : public torch::nn::Module {
  public:
   DecoderLayer(const DecoderLayerOptions& options, int64_t layer);
 
-  // `x` [N, C] is the residual stream and `delta` [N, C] what the layer before adds to it (undefined
-  // at the first layer). Updates x, where no gradient is recorded in place, and returns the next
-  // delta: so each addition is fused with the norm that follows it.
+  // `x` [N, C] is the residual stream and `delta` [N, C] what the layer before adds to it
+  // (undefined at the first layer). Updates x, where no gradient is recorded in place, and returns
+  // the next delta: so each addition is fused with the norm that follows it.
   at::Tensor forward(at::Tensor& x, const at::Tensor& delta, const ops::RopeAngles& angles,
                      const Batch& batch, AttentionBackend& backend);
 

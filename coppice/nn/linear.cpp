@@ -29,4 +29,23 @@ void Linear::pack(ops::PackedMatrix matrix) {
   weight_ = at::Tensor();
 }
 
+std::vector<at::Tensor> forward_together(std::span<Linear* const> layers, const at::Tensor& x) {
+  std::vector<const ops::PackedMatrix*> matrices;
+  for (const Linear* layer : layers)
+    if (layer->packed_) matrices.push_back(&*layer->packed_);
+  std::vector<at::Tensor> products;
+  if (!matrices.empty()) products = ops::PackedMatrix::multiply_together(matrices, x);
+  std::vector<at::Tensor> results;
+  auto product = products.begin();
+  for (Linear* layer : layers) {
+    if (!layer->packed_) {
+      results.push_back(layer->forward(x));
+      continue;
+    }
+    if (layer->bias_.defined()) product->add_(layer->bias_);
+    results.push_back(std::move(*product++));
+  }
+  return results;
+}
+
 }  // namespace coppice::nn

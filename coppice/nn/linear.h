@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "coppice/ops/packed_matrix.h"
 
@@ -22,16 +24,22 @@ class Linear final : public torch::nn::Module {
   // Replaces the dense weight. Throws kInvalidArgument when the shape differs.
   void pack(ops::PackedMatrix matrix);
   bool is_packed() const { return packed_.has_value(); }
-  const ops::PackedMatrix* packed() const { return packed_ ? &*packed_ : nullptr; }
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  const at::Tensor& bias() const { return bias_; }  // undefined without one
+  const at::Tensor& weight() const { return weight_; }  // undefined once packed
 
  private:
+  friend std::vector<at::Tensor> forward_together(std::span<Linear* const> layers,
+                                                  const at::Tensor& x);
+
   int64_t in_, out_;
   at::Tensor weight_, bias_;
   std::optional<ops::PackedMatrix> packed_;
 };
+
+// forward(x) of several layers that read the same x, in their order. Packed ones share one product,
+// with the same result bit for bit.
+std::vector<at::Tensor> forward_together(std::span<Linear* const> layers, const at::Tensor& x);
 
 }  // namespace coppice::nn

@@ -2,7 +2,11 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <utility>
+
 #include "coppice/core/error.h"
+#include "coppice/ops/activation.h"
 
 namespace coppice::nn {
 namespace {
@@ -33,26 +37,41 @@ RetentionGate::RetentionGate(const RetentionGateOptions& options, const Retentio
     in = out;
   }
   const bool common_head = options.variant != GateVariant::kLocal && first != nullptr;
-  head_ = common_head ? first->head_
-                      : std::make_shared<Linear>(options.width, heads, /*bias=*/false);
+  head_ =
+      common_head ? first->head_ : std::make_shared<Linear>(options.width, heads, /*bias=*/false);
   register_module(fmt::format("linear{}", options.hidden_layers + 1), head_);
-  bias_ = register_parameter(
-      "bias", shared && first != nullptr ? first->bias_ : torch::empty({heads}),
-      /*requires_grad=*/false);
+  bias_ =
+      register_parameter("bias", shared && first != nullptr ? first->bias_ : torch::empty({heads}),
+                         /*requires_grad=*/false);
 }
 
 at::Tensor RetentionGate::forward(const at::Tensor& x) {
-  at::Tensor u = x;
-  for (const auto& layer : hidden_) u = at::silu(layer->forward(u));
-  at::Tensor z;
-  if (options_.variant == GateVariant::kShared) {
-    const int64_t heads = options_.num_kv_heads;
-    z = head_->forward(u.reshape({-1, options_.width})).view({x.size(0), heads});
-  } else {
-    z = head_->forward(u);
+  return after_first_layer(first_layer().forward(x));
+}
+
+at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
+  const int64_t tokens = u.size(0);
+  u = ops::silu(std::move(u));
+  for (std::size_t i = 1; i < hidden_.size(); ++i) u = ops::silu(hidden_[i]->forward(u));
+  // In the shared variant each head has its own u, and w is one row.
+  if (options_.variant == GateVariant::kShared) u = u.reshape({-1, options_.width});
+  const at::Tensor z = head_->forward(u).view({tokens, options_.num_kv_heads});
+  return ops::log_sigmoid(z, bias_);
+}
+
+void RetentionGate::pack() {
+  std::vector<std::shared_ptr<Linear>> layers = hidden_;
+  layers.push_back(head_);
+  for (const auto& layer : layers) {
+    if (layer->is_packed()) continue;  // a head that an earlier layer's gate has packed
+    const at::Tensor rounded = layer->weight().to(at::kBFloat16).contiguous();
+    if (!at::equal(rounded.to(at::kFloat), layer->weight())) continue;
+    StoredTensor stored;
+    stored.type = StorageType::kBF16;
+    stored.shape = rounded.sizes().vec();
+    stored.bytes = {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()};
+    layer->pack(ops::PackedMatrix::pack(stored));
   }
-  if (z.scalar_type() != at::kDouble) z = z.to(at::kFloat);
-  return at::log_sigmoid(z + bias_);
 }
 
 }  // namespace coppice::nn

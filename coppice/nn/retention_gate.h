@@ -1,7 +1,7 @@
 // The retention gate of one layer: how fast each KV head forgets a token.
 //
-//   u = the hidden layers' SiLU MLP of x          x: the input norm's output, which feeds q, k and v
-//   z[h] = w[h] . u[h] + b[h]                     log beta = logsigmoid(z), never beta itself
+//   u = the hidden layers' SiLU MLP of x          x: the input norm's output, which feeds q, k and
+//   v z[h] = w[h] . u[h] + b[h]                     log beta = logsigmoid(z), never beta itself
 //
 // Source: arXiv:2605.09649, equation "gate"; parameter names as in its published checkpoints.
 // The variants differ in what layers and heads have in common:
@@ -42,6 +42,15 @@ class RetentionGate final : public torch::nn::Module {
 
   // x [N, C] -> log beta [N, Hkv] <= 0; float32, or float64 for float64 input.
   at::Tensor forward(const at::Tensor& x);
+
+  // The same in two steps: forward(x) = after_first_layer(first_layer().forward(x)). `u` may be
+  // written over.
+  Linear& first_layer() { return *hidden_.front(); }
+  at::Tensor after_first_layer(at::Tensor u);
+
+  // Packs the matrices whose values are bfloat16 numbers already, so that no result changes beyond
+  // the order of sums.
+  void pack();
 
   const RetentionGateOptions& options() const { return options_; }
 

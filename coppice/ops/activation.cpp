@@ -1,9 +1,13 @@
 #include "coppice/ops/activation.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/silu.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "coppice/core/error.h"
@@ -34,7 +38,12 @@ namespace {
   return p * std::bit_cast<float>(bits);
 }
 
+// Without `up`, silu alone.
 [[gnu::always_inline]] inline void silu_mul_loop(float* gate, const float* up, int64_t size) {
+  if (up == nullptr) {
+    for (int64_t i = 0; i < size; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i]));
+    return;
+  }
   for (int64_t i = 0; i < size; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
 }
 
@@ -47,8 +56,8 @@ void silu_mul_portable(float* gate, const float* up, int64_t size) {
   silu_mul_loop(gate, up, size);
 }
 [[gnu::target("avx512f,prefer-vector-width=512")]] void silu_mul_avx512(float* gate,
-                                                                       const float* up,
-                                                                       int64_t size) {
+                                                                        const float* up,
+                                                                        int64_t size) {
   silu_mul_loop(gate, up, size);
 }
 #endif
@@ -63,6 +72,15 @@ SiluMul choose_silu_mul() {
   return silu_mul_portable;
 }
 
+// gate = silu(gate), times `up` unless that is null.
+void silu_in_place(at::Tensor& gate, const float* up) {
+  static const SiluMul run = choose_silu_mul();
+  float* to = gate.mutable_data_ptr<float>();
+  parallel_for(0, gate.numel(), rows_per_piece(1), [&](int64_t begin, int64_t end) {
+    run(to + begin, up == nullptr ? nullptr : up + begin, end - begin);
+  });
+}
+
 }  // namespace
 
 at::Tensor silu_mul_reference(const at::Tensor& gate, const at::Tensor& up) {
@@ -75,12 +93,35 @@ at::Tensor silu_mul(at::Tensor gate, const at::Tensor& up) {
                   up.numel());
   if (!is_plain_float(gate) || !is_plain_float(up) || !gate.is_contiguous() || !up.is_contiguous())
     return silu_mul_reference(gate, up);
-  static const SiluMul run = choose_silu_mul();
-  float* to = gate.mutable_data_ptr<float>();
-  const float* by = up.const_data_ptr<float>();
-  parallel_for(0, gate.numel(), rows_per_piece(1),
-               [&](int64_t begin, int64_t end) { run(to + begin, by + begin, end - begin); });
+  silu_in_place(gate, up.const_data_ptr<float>());
   return gate;
+}
+
+at::Tensor silu(at::Tensor x) {
+  if (!is_plain_float(x) || !x.is_contiguous()) return at::silu(x);
+  silu_in_place(x, nullptr);
+  return x;
+}
+
+at::Tensor log_sigmoid(const at::Tensor& z, const at::Tensor& bias) {
+  const int64_t heads = z.dim() == 2 ? z.size(1) : 0;
+  if (z.dim() != 2 || bias.dim() != 1 || (bias.size(0) != heads && bias.size(0) != 1))
+    fail_argument("log_sigmoid: expected z [N, H] and bias [H] or [1], got {} and {} values",
+                  z.numel(), bias.numel());
+  if (!is_plain_float(z) || !is_plain_float(bias) || !z.is_contiguous() || !bias.is_contiguous()) {
+    const at::Tensor wide = z.scalar_type() == at::kDouble ? z : z.to(at::kFloat);
+    return at::log_sigmoid(wide + bias);
+  }
+  at::Tensor result = at::empty_like(z);
+  const float* from = z.const_data_ptr<float>();
+  const float* add = bias.const_data_ptr<float>();
+  const int64_t step = bias.size(0) == 1 ? 0 : 1;
+  float* to = result.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < z.numel(); ++i) {
+    const float value = from[i] + add[i % heads * step];
+    to[i] = std::min(value, 0.0f) - std::log1p(std::exp(-std::abs(value)));
+  }
+  return result;
 }
 
 }  // namespace coppice::ops

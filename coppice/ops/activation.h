@@ -13,4 +13,11 @@ at::Tensor silu_mul(at::Tensor gate, const at::Tensor& up);
 // The same out of ATen operations: differentiable, any dtype and device.
 at::Tensor silu_mul_reference(const at::Tensor& gate, const at::Tensor& up);
 
+// silu(x), element by element. Writes over `x` under the same conditions.
+at::Tensor silu(at::Tensor x);
+
+// log(sigmoid(z + bias)), exact to rounding also where sigmoid is close to 1. z [N, H], bias [H] or
+// [1] -> [N, H] float32, or float64 for float64 input.
+at::Tensor log_sigmoid(const at::Tensor& z, const at::Tensor& bias);
+
 }  // namespace coppice::ops

@@ -187,9 +187,9 @@ void unpack_q5_k(const uint8_t* p, float* out) {
   }
 }
 
-// | 128 bytes: low 4 bits | 64 bytes: high 2 bits | 16 signed scales, one per 16 values | scale f16 |
-// Of each 128 values, value 32 * s + i has its low bits in byte 32 * (s % 2) + i (nibble s / 2) and
-// its high bits in byte i of 32 (bit pair s).
+// | 128 bytes: low 4 bits | 64 bytes: high 2 bits | 16 signed scales, one per 16 values | scale f16
+// | Of each 128 values, value 32 * s + i has its low bits in byte 32 * (s % 2) + i (nibble s / 2)
+// and its high bits in byte i of 32 (bit pair s).
 void unpack_q6_k(const uint8_t* p, float* out) {
   const float scale = read_f16(p + 208);
   for (int quarter = 0; quarter < 8; ++quarter) {  // 32 values each

@@ -129,14 +129,19 @@ template <int kGroup, bool kMinimum, int kRows>
 template <int kBits, int kGroup, bool kMinimum, int kRows>
 void multiply_half(const CodeBlocks& w, const uint8_t* data, int half, int64_t first_row,
                    const ActivationTile& tile, float (*totals_out)[8]) {
-  constexpr int kScaleBytes = kMinimum ? 64 : 32;
   const float* sums = kGroup == 32 ? tile.sums32 : tile.sums16;
   const int32_t* neg_sums = kGroup == 32 ? tile.neg_sums32 : tile.neg_sums16;
   const uint8_t* codes = data + half * 32;
-  const uint8_t* scales = data + w.scales_offset + half * 16;
+  const uint8_t* scales = data;
   __m256 totals[kRows];
   for (int n = 0; n < kRows; ++n) totals[n] = _mm256_setzero_ps();
   for (int64_t g = 0; g < w.cols / kGroup; ++g) {
+    if (kMinimum || g % 2 == 0) {
+      scales = codes - half * 16;  // its half of 8 rows lies 16 bytes on, that of codes 32
+      codes += 64;
+    } else {
+      scales += 32;
+    }
     const int64_t x_group = g * kGroup / 32 * tile.rows + first_row;
     const int64_t sum_at = g * tile.rows + first_row;
     const int8_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
@@ -163,7 +168,6 @@ void multiply_half(const CodeBlocks& w, const uint8_t* data, int half, int64_t f
       }
     }
     codes += kGroup * 16 * kBits / 8;
-    scales += kScaleBytes;
   }
   for (int n = 0; n < kRows; ++n) {
     _mm256_storeu_ps(totals_out[n], _mm256_mul_ps(totals[n], _mm256_set1_ps(w.unit)));
@@ -216,31 +220,55 @@ void multiply_codes(const CodeBlocks& w, int64_t block, const ActivationTile& ti
                        : multiply_shape<8, 32, false>(w, block, tile, out);
 }
 
-// One row of x times 8 rows of a block.
-inline __m256 multiply_bf16_half(const uint16_t* data, int64_t cols, const float* x) {
+// kRows rows of x times 8 rows of a block, of which the first `count` are written.
+template <int kRows>
+void multiply_bf16_half(const uint16_t* data, int64_t cols, const float* x, int64_t count,
+                        const Output& out) {
   const __m256i high_half = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  __m256 even = _mm256_setzero_ps(), odd = even;
+  __m256 even[kRows], odd[kRows];
+  for (int n = 0; n < kRows; ++n) even[n] = odd[n] = _mm256_setzero_ps();
   for (int64_t col = 0; col < cols; col += 2, data += 32) {
     const __m256i pairs = _mm256_load_si256(reinterpret_cast<const __m256i*>(data));
     const __m256 w0 = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
     const __m256 w1 = _mm256_castsi256_ps(_mm256_and_si256(pairs, high_half));
-    even = _mm256_fmadd_ps(w0, _mm256_set1_ps(x[col]), even);
-    odd = _mm256_fmadd_ps(w1, _mm256_set1_ps(x[col + 1]), odd);
+#pragma GCC unroll 4
+    for (int n = 0; n < kRows; ++n) {
+      const float* at = x + n * cols + col;
+      even[n] = _mm256_fmadd_ps(w0, _mm256_set1_ps(at[0]), even[n]);
+      odd[n] = _mm256_fmadd_ps(w1, _mm256_set1_ps(at[1]), odd[n]);
+    }
   }
-  return _mm256_add_ps(even, odd);
+  for (int n = 0; n < kRows; ++n) {
+    float totals[8];
+    _mm256_storeu_ps(totals, _mm256_add_ps(even[n], odd[n]));
+    std::memcpy(out.data + n * out.stride, totals, static_cast<std::size_t>(count) * sizeof(float));
+  }
 }
 
 void multiply_bf16(const Bf16Blocks& w, int64_t block, const float* x, int64_t n,
                    const Output& out) {
   const uint16_t* data = w.data + block * kBlockRows * w.cols;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t first = 0; first < n; first += 4) {
     for (int half = 0; half < 2; ++half) {
       const int64_t left = w.rows - block * kBlockRows - half * 8;
       if (left <= 0) break;
-      float totals[8];
-      _mm256_storeu_ps(totals, multiply_bf16_half(data + half * 16, w.cols, x + i * w.cols));
-      std::memcpy(out.data + i * out.stride + block * kBlockRows + half * 8, totals,
-                  static_cast<std::size_t>(left < 8 ? left : 8) * sizeof(float));
+      const int64_t count = left < 8 ? left : 8;
+      const uint16_t* from = data + half * 16;
+      const float* rows = x + first * w.cols;
+      const Output to{out.data + first * out.stride + block * kBlockRows + half * 8, out.stride};
+      switch (n - first) {
+        case 1:
+          multiply_bf16_half<1>(from, w.cols, rows, count, to);
+          break;
+        case 2:
+          multiply_bf16_half<2>(from, w.cols, rows, count, to);
+          break;
+        case 3:
+          multiply_bf16_half<3>(from, w.cols, rows, count, to);
+          break;
+        default:
+          multiply_bf16_half<4>(from, w.cols, rows, count, to);
+      }
     }
   }
 }

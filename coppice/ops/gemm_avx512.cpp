@@ -91,9 +91,8 @@ template <int kBits, int kGroup, bool kMinimum, int kRows>
 void multiply_tile(const CodeBlocks& w, int64_t block, const ActivationTile& tile,
                    const Output& out) {
   constexpr int kGroupBytes = kGroup * 16 * kBits / 8;
-  constexpr int kScaleBytes = kMinimum ? 64 : 32;
   const uint8_t* codes = w.data + block * w.block_bytes;
-  const uint8_t* scales = codes + w.scales_offset;
+  const uint8_t* scales = codes;
   const float* sums = kGroup == 32 ? tile.sums32 : tile.sums16;
   const int32_t* neg_sums = kGroup == 32 ? tile.neg_sums32 : tile.neg_sums16;
   __m512 totals[kRows];
@@ -101,6 +100,12 @@ void multiply_tile(const CodeBlocks& w, int64_t block, const ActivationTile& til
   for (int n = 0; n < kRows; ++n) totals[n] = _mm512_setzero_ps();
   const int64_t groups = w.cols / kGroup;
   for (int64_t g = 0; g < groups; ++g) {
+    if (kMinimum || g % 2 == 0) {
+      scales = codes;
+      codes += 64;
+    } else {
+      scales += 32;
+    }
     const int64_t x_group = g * kGroup / 32 * kRows;  // of the activations
     const int8_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
     __m512i dots[kRows];
@@ -121,7 +126,6 @@ void multiply_tile(const CodeBlocks& w, int64_t block, const ActivationTile& til
       }
     }
     codes += kGroupBytes;
-    scales += kScaleBytes;
   }
   const int64_t left = w.rows - block * kBlockRows;
   const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
@@ -171,6 +175,8 @@ void multiply_codes(const CodeBlocks& w, int64_t block, const ActivationTile& ti
                        : multiply_shape<8, 32, false>(w, block, tile, out);
 }
 
+constexpr int64_t kAheadBytes = 2048;
+
 template <int kRows>
 void multiply_bf16_rows(const Bf16Blocks& w, int64_t block, const float* x, const Output& out) {
   const uint16_t* data = w.data + block * kBlockRows * w.cols;
@@ -180,6 +186,8 @@ void multiply_bf16_rows(const Bf16Blocks& w, int64_t block, const float* x, cons
   for (int n = 0; n < kRows; ++n) even[n] = odd[n] = _mm512_setzero_ps();
   for (int64_t col = 0; col < w.cols; col += 2, data += 32) {
     const __m512i pairs = _mm512_load_si512(data);
+    // The rows of x hide this stream from the processor's own look-ahead.
+    _mm_prefetch(reinterpret_cast<const char*>(data) + kAheadBytes, _MM_HINT_T0);
     const __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     const __m512 w1 = _mm512_castsi512_ps(_mm512_and_si512(pairs, high_half));
 #pragma GCC unroll 8

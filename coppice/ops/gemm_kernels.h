@@ -1,12 +1,13 @@
 // The inner loops of PackedMatrix: one set per CpuLevel, on raw memory.
 //
-// Weights lie in blocks of 16 rows. In a block of codes, 64 bytes hold a few columns of all rows:
+// Weights lie in blocks of 16 rows. A block of codes is one sequential stream: for every one or two
+// groups of columns, a line of 64 bytes with their scales, then their codes line by line:
 //
+//   scales  with minimums     float16 scale [16], minimum [16] of one group
+//           without           float16 scale [16] of group 2i, scale [16] of group 2i + 1
 //   8 bit   byte 4r + i               column 4c + i of row r            (4 columns a line)
 //   4 bit   byte 4r + i, low half     column 8c + i of row r            (8 columns a line)
 //           byte 4r + i, high half    column 8c + 4 + i of row r
-//   scales  after all codes, per group of columns: float16 [16], then where the form has them
-//           minimums float16 [16]
 //
 // and in a block of bfloat16 values, 64 bytes hold two columns: value 2r + i is column 2p + i of
 // row r; an odd last column is followed by zeros.
@@ -46,14 +47,34 @@ struct ActivationTile {
 struct CodeBlocks {
   const uint8_t* data = nullptr;
   int64_t block_bytes = 0;
-  int64_t scales_offset = 0;  // of a block's scales from its start
   int64_t rows = 0;
   int64_t cols = 0;
   int bits = 8;
   int group = 32;
   bool has_minimum = false;
   float unit = 1.0f;
+
+  int64_t groups() const { return cols / group; }
+  int64_t groups_per_line() const { return has_minimum ? 1 : 2; }  // of scales
+  int64_t group_bytes() const { return group * 2 * bits; }         // codes of 16 rows
+  // From a block's start to the scales and to the codes of a group.
+  int64_t scales_at(int64_t g) const { return line_at(g) + g % groups_per_line() * 32; }
+  int64_t codes_at(int64_t g) const {
+    return line_at(g) + 64 + g % groups_per_line() * group_bytes();
+  }
+  int64_t line_at(int64_t g) const {
+    return g / groups_per_line() * (64 + groups_per_line() * group_bytes());
+  }
 };
+
+// Code of a group's column `col` of row `lane`. `block` is where the row's block starts.
+inline int code_at(const CodeBlocks& w, const uint8_t* block, int64_t lane, int64_t g,
+                   int64_t col) {
+  const uint8_t* codes = block + w.codes_at(g) + lane * 4 + col % 4;
+  if (w.bits == 8) return codes[col / 4 * 64];
+  const uint8_t byte = codes[col / 8 * 64];
+  return col % 8 < 4 ? byte & 15 : byte >> 4;
+}
 
 // A matrix of bfloat16 values; `cols` counts the padding.
 struct Bf16Blocks {

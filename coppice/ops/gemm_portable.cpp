@@ -47,18 +47,10 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
   }
 }
 
-// Code of column `col` of row `lane` in a block.
-int code_at(const CodeBlocks& w, const uint8_t* block, int64_t lane, int64_t col) {
-  if (w.bits == 8) return block[col / 4 * 64 + lane * 4 + col % 4];
-  const uint8_t byte = block[col / 8 * 64 + lane * 4 + col % 4];
-  return col % 8 < 4 ? byte & 15 : byte >> 4;
-}
-
 void multiply_codes(const CodeBlocks& w, int64_t block, const ActivationTile& tile,
                     const Output& out) {
   const uint8_t* data = w.data + block * w.block_bytes;
   const int64_t lanes = std::min(kBlockRows, w.rows - block * kBlockRows);
-  const int64_t group_scales = w.has_minimum ? 2 * kBlockRows : kBlockRows;
   const int middle = 1 << (w.bits - 1);
   for (int64_t n = 0; n < tile.rows; ++n) {
     for (int64_t lane = 0; lane < lanes; ++lane) {
@@ -67,11 +59,11 @@ void multiply_codes(const CodeBlocks& w, int64_t block, const ActivationTile& ti
         const int64_t first = g * w.group;
         const int8_t* x = tile.codes + (first / kGroup * tile.rows + n) * kGroup + first % kGroup;
         int dot = 0;
-        for (int i = 0; i < w.group; ++i) dot += code_at(w, data, lane, first + i) * x[i];
+        for (int i = 0; i < w.group; ++i) dot += code_at(w, data, lane, g, i) * x[i];
         const int64_t at = g * tile.rows + n;
         if (!w.has_minimum) dot += (w.group == 32 ? tile.neg_sums32 : tile.neg_sums16)[at] * middle;
         uint16_t half[2] = {0, 0};
-        const uint8_t* scales = data + w.scales_offset + (g * group_scales + lane) * 2;
+        const uint8_t* scales = data + w.scales_at(g) + lane * 2;
         std::memcpy(&half[0], scales, 2);
         total += static_cast<float>(dot) *
                  (half_to_float(half[0]) * tile.scales[first / kGroup * tile.rows + n]);

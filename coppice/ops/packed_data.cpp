@@ -4,12 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "coppice/core/error.h"
 #include "coppice/ops/packed_codes.h"
 #include "coppice/ops/packed_float.h"
+#include "coppice/ops/packed_memory.h"
 #include "coppice/ops/parallel.h"
 
 namespace coppice::ops {
@@ -46,14 +46,16 @@ struct Scratch {
 // Codes of 16 rows, four columns of a row to a word, into lines of 64 bytes.
 void interleave_codes(const CodeBlocks& w, const uint8_t* codes, uint8_t* block) {
   const int64_t line_cols = 32 / w.bits;
-  for (int64_t line = 0; line < w.cols / line_cols; ++line) {
-    for (int64_t lane = 0; lane < kBlockRows; ++lane) {
-      const uint8_t* from = codes + lane * w.cols + line * line_cols;
-      uint32_t word, high = 0;
-      std::memcpy(&word, from, sizeof(word));
-      if (w.bits == 4) std::memcpy(&high, from + 4, sizeof(high));
-      word |= high << 4;
-      std::memcpy(block + line * kLineBytes + lane * 4, &word, sizeof(word));
+  for (int64_t g = 0; g < w.groups(); ++g) {
+    uint8_t* to = block + w.codes_at(g);
+    for (int64_t col = g * w.group; col < (g + 1) * w.group; col += line_cols, to += kLineBytes) {
+      for (int64_t lane = 0; lane < kBlockRows; ++lane) {
+        uint32_t word, high = 0;
+        std::memcpy(&word, codes + lane * w.cols + col, sizeof(word));
+        if (w.bits == 4) std::memcpy(&high, codes + lane * w.cols + col + 4, sizeof(high));
+        word |= high << 4;
+        std::memcpy(to + lane * 4, &word, sizeof(word));
+      }
     }
   }
 }
@@ -71,8 +73,7 @@ void interleave_scales(const CodeBlocks& w, const Scratch& scratch, uint8_t* blo
         halves[kBlockRows + lane] = float_to_half(scratch.minimums[at] * inverse);
       }
     }
-    std::memcpy(block + w.scales_offset + g * stride * 2, halves,
-                static_cast<std::size_t>(stride) * 2);
+    std::memcpy(block + w.scales_at(g), halves, static_cast<std::size_t>(stride) * 2);
   }
 }
 
@@ -146,9 +147,8 @@ PackedData plan_packing(StorageType type, int64_t rows, int64_t cols) {
     w.bits = shape.bits;
     w.group = shape.group;
     w.has_minimum = shape.has_minimum;
-    w.scales_offset = cols * kBlockRows * shape.bits / 8;
-    const int64_t scale_bytes = cols / shape.group * kBlockRows * (shape.has_minimum ? 4 : 2);
-    w.block_bytes = round_up(w.scales_offset + scale_bytes, kLineBytes);
+    const int64_t scale_lines = round_up(w.groups(), w.groups_per_line()) / w.groups_per_line();
+    w.block_bytes = w.groups() * w.group_bytes() + scale_lines * kLineBytes;
     data.block_bytes = w.block_bytes;
   } else {
     data.values.rows = rows;
@@ -170,12 +170,7 @@ PackedData pack_data(const StoredTensor& stored) {
                   storage_traits(stored.type).name, data.rows, data.cols, expected,
                   stored.bytes.size());
   }
-  data.memory.reset(
-      static_cast<uint8_t*>(std::aligned_alloc(kLineBytes, static_cast<std::size_t>(data.bytes))));
-  if (data.memory == nullptr) {
-    fail(ErrorCode::kCapacity, "packed matrix '{}': no memory for {} bytes", stored.name,
-         data.bytes);
-  }
+  data.memory = allocate_packed(data.bytes);
   data.codes.data = data.memory.get();
   data.values.data = reinterpret_cast<const uint16_t*>(data.memory.get());
   const bool coded = data.form != WeightForm::kBf16;
@@ -205,23 +200,16 @@ void unpack_row(const PackedData& data, int64_t row, float* out) {
     return;
   }
   const CodeBlocks& w = data.codes;
-  const int64_t stride = w.has_minimum ? 2 * kBlockRows : kBlockRows;
   const int middle = w.has_minimum ? 0 : 1 << (w.bits - 1);
-  for (int64_t g = 0; g < w.cols / w.group; ++g) {
+  for (int64_t g = 0; g < w.groups(); ++g) {
     uint16_t half = 0, low = 0;
-    const uint8_t* scales = block + w.scales_offset + (g * stride + lane) * 2;
+    const uint8_t* scales = block + w.scales_at(g) + lane * 2;
     std::memcpy(&half, scales, 2);
     if (w.has_minimum) std::memcpy(&low, scales + 2 * kBlockRows, 2);
     const float scale = half_to_float(half) * w.unit, minimum = half_to_float(low) * w.unit;
-    for (int64_t col = g * w.group; col < (g + 1) * w.group; ++col) {
-      int code;
-      if (w.bits == 8) {
-        code = block[col / 4 * kLineBytes + lane * 4 + col % 4];
-      } else {
-        const uint8_t byte = block[col / 8 * kLineBytes + lane * 4 + col % 4];
-        code = col % 8 < 4 ? byte & 15 : byte >> 4;
-      }
-      out[col] = scale * static_cast<float>(code - middle) + minimum;
+    for (int64_t col = 0; col < w.group; ++col) {
+      const int code = code_at(w, block, lane, g, col) - middle;
+      *out++ = scale * static_cast<float>(code) + minimum;
     }
   }
 }

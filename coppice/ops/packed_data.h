@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "coppice/core/stored_tensor.h"
@@ -12,19 +11,15 @@
 
 namespace coppice::ops {
 
-struct FreeBytes {
-  void operator()(uint8_t* p) const { std::free(p); }
-};
-
 struct PackedData {
   WeightForm form = WeightForm::kBf16;
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t block_bytes = 0;  // of 16 rows
   int64_t bytes = 0;
-  std::unique_ptr<uint8_t[], FreeBytes> memory;  // 64-byte aligned
-  CodeBlocks codes;                              // of k4Bit and k8Bit
-  Bf16Blocks values;                             // of kBf16
+  std::shared_ptr<uint8_t> memory;  // packed_memory.h
+  CodeBlocks codes;                 // of k4Bit and k8Bit
+  Bf16Blocks values;                // of kBf16
 
   int64_t blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
 };

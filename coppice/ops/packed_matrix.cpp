@@ -17,9 +17,9 @@ namespace coppice::ops {
 namespace {
 
 constexpr int64_t kChunkValues =
-    262144;  // activations prepared at a time, so that they stay cached
-constexpr int64_t kLeastPieceBytes = 16384;
-constexpr int64_t kMostPieceBytes = 262144;
+    262144;                              // activations prepared at a time, so that they stay cached
+constexpr int64_t kCachedBytes = 24576;  // of weights, while rows of x pass by
+constexpr int64_t kLeastPieceBytes = 16384;  // of weights, times the tiles of x, per hand-out
 
 // x [n, cols] with a zero column added, for odd cols.
 std::vector<float> pad_columns(const float* x, int64_t n, int64_t cols) {
@@ -38,17 +38,28 @@ struct Chunk {
   PackedActivations* quantised = nullptr;
   int64_t rows = 0;
 
-  void multiply(const PackedData& data, int64_t block, float* out) const {
-    if (data.form == WeightForm::kBf16) {
-      for (int64_t n = 0; n < rows; n += kTileRows) {
-        kernels->multiply_bf16(data.values, block, x + n * data.values.cols,
-                               std::min(kTileRows, rows - n), {out + n * data.rows, data.rows});
+  // Blocks begin to end, a few at a time: those stay in the innermost cache while the rows of x
+  // pass by, and results are written in longer runs.
+  void multiply(const PackedData& data, int64_t begin, int64_t end, float* out) const {
+    const int64_t few = std::max<int64_t>(1, kCachedBytes / data.block_bytes);
+    for (int64_t from = begin; from < end; from += few) {
+      const int64_t to = std::min(end, from + few);
+      for (int64_t first = 0; first < rows; first += kTileRows) {
+        const Output rows_out{out + first * data.rows, data.rows};
+        for (int64_t block = from; block < to; ++block) {
+          multiply_tile(data, block, first, rows_out);
+        }
       }
-      return;
     }
-    for (int64_t t = 0; t < quantised->tiles(); ++t) {
-      kernels->multiply_codes(data.codes, block, quantised->tile(t),
-                              {out + t * kTileRows * data.rows, data.rows});
+  }
+
+  void multiply_tile(const PackedData& data, int64_t block, int64_t first,
+                     const Output& out) const {
+    if (data.form == WeightForm::kBf16) {
+      kernels->multiply_bf16(data.values, block, x + first * data.values.cols,
+                             std::min(kTileRows, rows - first), out);
+    } else {
+      kernels->multiply_codes(data.codes, block, quantised->tile(first / kTileRows), out);
     }
   }
 };
@@ -86,52 +97,38 @@ int64_t PackedMatrix::cols() const { return data_->packed.cols; }
 int64_t PackedMatrix::bytes() const { return data_->packed.bytes; }
 WeightForm PackedMatrix::form() const { return data_->packed.form; }
 
+// Blocks of all matrices are numbered through, so that one loop shares them out.
 void PackedMatrix::multiply_all(std::span<const PackedMatrix* const> matrices, const float* x,
                                 int64_t n, std::span<float* const> outs) {
   static thread_local PackedActivations quantised;
   const int64_t cols = matrices.front()->cols();
   bool any_coded = false, any_plain = false;
-  int64_t total_bytes = 0;
+  int64_t bytes = 0, blocks = 0;
   for (const PackedMatrix* m : matrices) {
     (m->form() == WeightForm::kBf16 ? any_plain : any_coded) = true;
-    total_bytes += m->bytes();
+    bytes += m->bytes();
+    blocks += m->data_->packed.blocks();
   }
-  const int64_t padded_cols = any_plain && cols % 2 != 0 ? cols + 1 : cols;
+  const bool pad = any_plain && cols % 2 != 0;
   const int64_t chunk_rows = std::max(kTileRows, kChunkValues / cols / kTileRows * kTileRows);
   for (int64_t first = 0; first < n; first += chunk_rows) {
-    Chunk chunk;
-    chunk.kernels = &gemm_kernels(cpu_level());
-    chunk.rows = std::min(chunk_rows, n - first);
-    chunk.x = x + first * cols;
-    chunk.quantised = &quantised;
-    std::vector<float> padded;
+    Chunk chunk{&gemm_kernels(cpu_level()), x + first * cols, &quantised,
+                std::min(chunk_rows, n - first)};
     if (any_coded) quantised.fill(*chunk.kernels, chunk.x, chunk.rows, cols);
-    if (padded_cols != cols) {
+    std::vector<float> padded;
+    if (pad) {
       padded = pad_columns(chunk.x, chunk.rows, cols);
       chunk.x = padded.data();
     }
     const int64_t tiles = (chunk.rows + kTileRows - 1) / kTileRows;
-    const int64_t piece_bytes =
-        std::clamp(total_bytes / (num_threads() * 16), kLeastPieceBytes, kMostPieceBytes) / tiles;
-    struct Share {
-      int64_t blocks_per_piece, pieces;
-    };
-    std::vector<Share> shares;
-    int64_t pieces = 0;
-    for (const PackedMatrix* m : matrices) {
-      const PackedData& data = m->data_->packed;
-      const int64_t blocks = std::max<int64_t>(1, piece_bytes / data.block_bytes);
-      shares.push_back({blocks, (data.blocks() + blocks - 1) / blocks});
-      pieces += shares.back().pieces;
-    }
-    parallel_for(0, pieces, 1, [&](int64_t piece, int64_t) {
-      std::size_t i = 0;
-      for (; piece >= shares[i].pieces; ++i) piece -= shares[i].pieces;
-      const PackedData& data = matrices[i]->data_->packed;
-      const int64_t begin = piece * shares[i].blocks_per_piece;
-      const int64_t end = std::min(data.blocks(), begin + shares[i].blocks_per_piece);
-      for (int64_t block = begin; block < end; ++block) {
-        chunk.multiply(data, block, outs[i] + first * data.rows);
+    const int64_t least = kLeastPieceBytes / tiles / (bytes / blocks);
+    parallel_for_guided(0, blocks, least, [&](int64_t begin, int64_t end) {
+      for (std::size_t i = 0; begin < end; ++i) {
+        const PackedData& data = matrices[i]->data_->packed;
+        const int64_t count = data.blocks();
+        chunk.multiply(data, begin, std::min(end, count), outs[i] + first * data.rows);
+        begin = std::max<int64_t>(0, begin - count);
+        end -= count;
       }
     });
   }

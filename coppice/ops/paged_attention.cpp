@@ -26,6 +26,7 @@ struct Item {
   int64_t split;  // index into Data::pending, of an item with one piece
 };
 constexpr int64_t kAllPieces = -1;
+constexpr int64_t kPieceBlocks = kPieceEntries / kSlots;
 
 // A row whose pieces are folded apart and merged by whoever folds the last one.
 struct Split {
@@ -160,8 +161,8 @@ class Runner {
     float* to = scratch.q.data();
     for (int64_t t = 0; t < item.count; ++t) {
       const int64_t token = item.row->first_token + item.first + t;
-      const float* from = queries_.q + (token * queries_.num_heads +
-                                        item.row->kv_head * queries_.group) * head_dim;
+      const float* from =
+          queries_.q + (token * queries_.num_heads + item.row->kv_head * queries_.group) * head_dim;
       for (int64_t i = 0; i < queries_.group * head_dim; ++i) *to++ = from[i] * scale;
       if (queries_.window > 0) load_window(item, t, scratch);
     }
@@ -181,10 +182,11 @@ class Runner {
     const int64_t n = item.count * queries_.group;
     for (int64_t i = 0; i < n; ++i)
       scratch.visible[static_cast<std::size_t>(i)] =
-          std::min(kPieceEntries, end_of(*item.row, item.first + i / queries_.group) -
-                                      piece * kPieceEntries);
+          std::min(kPieceEntries,
+                   end_of(*item.row, item.first + i / queries_.group) - piece * kPieceEntries);
     const PagedPiece args = {&pool_,
-                             item.row->blocks + piece * (kPieceEntries / kSlots),
+                             item.row->blocks + piece * kPieceBlocks,
+                             (item.row->length + kSlots - 1) / kSlots - piece * kPieceBlocks,
                              n,
                              scratch.q.data(),
                              scratch.visible.data(),
@@ -217,8 +219,7 @@ class Runner {
       return;
     const PagedState total = state_at(states, n, pool_.head_dim);
     for (int64_t piece = 1; piece < split.pieces; ++piece)
-      kernels_.merge(n, pool_.head_dim, total,
-                     state_at(states + piece * size, n, pool_.head_dim));
+      kernels_.merge(n, pool_.head_dim, total, state_at(states + piece * size, n, pool_.head_dim));
     store(item, total);
   }
 
@@ -251,8 +252,7 @@ void paged_attention(const PagedPool& pool, std::span<const PagedRow> rows,
   const auto items = static_cast<int64_t>(data.items.size());
   const int64_t grain = work < kSerialWork ? std::max<int64_t>(1, items) : 1;
   parallel_for(0, items, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      runner.run(data.items[static_cast<std::size_t>(i)]);
+    for (int64_t i = begin; i < end; ++i) runner.run(data.items[static_cast<std::size_t>(i)]);
   });
 }
 

@@ -2,14 +2,15 @@
 // cache, no tensor. Decode (one token a row) and prefill chunks alike.
 //
 //   block: keys [D, 16] dimension-major, values [16, D], positions [16]
-//   row:   block ids and a length; its last T entries belong to the T new tokens, in order, so token
+//   row:   block ids and a length; its last T entries belong to the T new tokens, in order, so
+//   token
 //          t sees the entries [0, length - T + t], and of these, with a window, the ones whose
 //          position is less than `window` below its own
 //
-// Rows are cut into pieces of kPieceEntries. A piece is folded by itself; pieces are merged in order
-// (docs/maths.md, equation 7). Cuts depend on nothing but an entry's place in its row, so a result
-// is the same bit for bit whatever the other rows, the chunking and the number of threads are.
-// Products and sums are float32 whatever the pool holds. A token that sees nothing gets zeros.
+// Rows are cut into pieces of kPieceEntries. A piece is folded by itself; pieces are merged in
+// order (docs/maths.md, equation 7). Cuts depend on nothing but an entry's place in its row, so a
+// result is the same bit for bit whatever the other rows, the chunking and the number of threads
+// are. Products and sums are float32 whatever the pool holds. A token that sees nothing gets zeros.
 #pragma once
 
 #include <cstdint>

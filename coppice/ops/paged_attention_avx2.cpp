@@ -45,19 +45,13 @@ struct Simd {
     _mm256_storeu_ps(p, v.lo);
     _mm256_storeu_ps(p + 8, v.hi);
   }
-  static Vec add(Vec a, Vec b) {
-    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
-  }
-  static Vec mul(Vec a, Vec b) {
-    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
-  }
+  static Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+  static Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
   static Vec fma(Vec a, Vec b, Vec c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
   }
   // The instruction returns its second operand when either is NaN.
-  static Vec max(Vec a, Vec b) {
-    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
-  }
+  static Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
   static Vec exp2(Vec x) { return {exp2_half(x.lo), exp2_half(x.hi)}; }
 
  private:
@@ -75,8 +69,8 @@ struct Simd {
     __m256 p = _mm256_set1_ps(kExp2[5]);
     for (int i = 4; i >= 0; --i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kExp2[i]));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0F));
-    const __m256i exponent = _mm256_slli_epi32(
-        _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
+    const __m256i exponent =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
     p = _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
     const __m256 tiny = _mm256_cmp_ps(x, _mm256_set1_ps(-126.0F), _CMP_LT_OQ);
     return _mm256_andnot_ps(tiny, p);

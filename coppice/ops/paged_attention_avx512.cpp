@@ -42,8 +42,7 @@ struct Simd {
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << n) - 1U), p);
   }
   static Vec load_part(const Half16* p, int n) {
-    return _mm512_cvtph_ps(
-        _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << n) - 1U), p));
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << n) - 1U), p));
   }
   static Vec load_part(const Brain16* p, int n) {
     const __m256i bits = _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << n) - 1U), p);

@@ -37,9 +37,42 @@ inline float exp2_one(float x) {
   return lanes[0];
 }
 
+// Blocks of a row lie anywhere in the pool, where no hardware looks ahead: what comes next is
+// fetched by hand, line by line, while the arithmetic goes on. Null is nothing to fetch.
+inline void fetch(const char* from, int64_t offset) {
+  if (from != nullptr) __builtin_prefetch(from + offset);
+}
+
+constexpr int64_t kLine = 64;  // bytes
+constexpr int64_t kAhead = 4;  // blocks
+
+// The block of keys, or behind the piece's last one of values, that is read `kAhead` after block b.
+template <typename T>
+const char* after_keys(const PagedPiece& piece, int64_t b, int64_t blocks) {
+  const int64_t block_values = piece.pool->head_dim * kSlots;
+  const int64_t next = b + kAhead;
+  const void* pool = next < blocks ? piece.pool->keys : piece.pool->values;
+  const int64_t at = next < blocks ? next : next - blocks;
+  if (at >= blocks) return nullptr;
+  return reinterpret_cast<const char*>(static_cast<const T*>(pool) +
+                                       piece.blocks[at] * block_values);
+}
+
+// The block of values, or behind the piece's last one of the next piece's keys.
+template <typename T>
+const char* after_values(const PagedPiece& piece, int64_t b, int64_t blocks) {
+  const int64_t block_values = piece.pool->head_dim * kSlots;
+  const int64_t next = b + kAhead;
+  const void* pool = next < blocks ? piece.pool->values : piece.pool->keys;
+  if (next >= piece.blocks_left) return nullptr;
+  return reinterpret_cast<const char*>(static_cast<const T*>(pool) +
+                                       piece.blocks[next] * block_values);
+}
+
 // Logits of NQ queries against NB blocks of keys: one key vector is one dimension of 16 entries.
 template <typename T, int NB, int NQ>
-void score_tile(const T* const* keys, const float* q, int64_t head_dim, float* scores) {
+void score_tile(const T* const* keys, const char* const* next, const float* q, int64_t head_dim,
+                float* scores) {
   Simd::Vec acc[NB][NQ];
 #pragma GCC unroll 8
   for (int b = 0; b < NB; ++b)
@@ -48,7 +81,10 @@ void score_tile(const T* const* keys, const float* q, int64_t head_dim, float* s
   for (int64_t d = 0; d < head_dim; ++d) {
     Simd::Vec k[NB];
 #pragma GCC unroll 8
-    for (int b = 0; b < NB; ++b) k[b] = Simd::load(keys[b] + d * kSlots);
+    for (int b = 0; b < NB; ++b) {
+      k[b] = Simd::load(keys[b] + d * kSlots);
+      fetch(next[b], d * kSlots * static_cast<int64_t>(sizeof(T)));
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
       const Simd::Vec x = Simd::broadcast(q[i * head_dim + d]);
@@ -59,8 +95,7 @@ void score_tile(const T* const* keys, const float* q, int64_t head_dim, float* s
 #pragma GCC unroll 8
   for (int b = 0; b < NB; ++b)
 #pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i)
-      Simd::store(scores + i * kPieceEntries + b * kSlots, acc[b][i]);
+    for (int i = 0; i < NQ; ++i) Simd::store(scores + i * kPieceEntries + b * kSlots, acc[b][i]);
 }
 
 template <typename T, int NQ>
@@ -70,15 +105,19 @@ void score_queries(const PagedPiece& piece, int64_t count, const float* q, float
   const T* pool = static_cast<const T*>(piece.pool->keys);
   const int64_t blocks = (count + kSlots - 1) / kSlots;
   const T* keys[Simd::kScoreBlocks];
+  const char* next[Simd::kScoreBlocks];
   int64_t b = 0;
   for (; b + Simd::kScoreBlocks <= blocks; b += Simd::kScoreBlocks) {
-    for (int j = 0; j < Simd::kScoreBlocks; ++j)
+    for (int j = 0; j < Simd::kScoreBlocks; ++j) {
       keys[j] = pool + piece.blocks[b + j] * block_values;
-    score_tile<T, Simd::kScoreBlocks, NQ>(keys, q, head_dim, scores + b * kSlots);
+      next[j] = after_keys<T>(piece, b + j, blocks);
+    }
+    score_tile<T, Simd::kScoreBlocks, NQ>(keys, next, q, head_dim, scores + b * kSlots);
   }
   for (; b < blocks; ++b) {
     keys[0] = pool + piece.blocks[b] * block_values;
-    score_tile<T, 1, NQ>(keys, q, head_dim, scores + b * kSlots);
+    next[0] = after_keys<T>(piece, b, blocks);
+    score_tile<T, 1, NQ>(keys, next, q, head_dim, scores + b * kSlots);
   }
 }
 
@@ -97,7 +136,12 @@ void value_tile(const PagedPiece& piece, int64_t count, int64_t first_dim, int w
   for (int64_t first = 0; first < count; first += kSlots) {
     const T* values = pool + piece.blocks[first / kSlots] * head_dim * kSlots;
     const int64_t end = count - first < kSlots ? count - first : kSlots;
+    const char* next = first_dim == 0
+                           ? after_values<T>(piece, first / kSlots, (count + kSlots - 1) / kSlots)
+                           : nullptr;
     for (int64_t e = 0; e < end; ++e, values += head_dim) {
+      const int64_t row_bytes = head_dim * static_cast<int64_t>(sizeof(T));
+      for (int64_t at = 0; at < row_bytes; at += kLine) fetch(next, e * row_bytes + at);
       Simd::Vec v[NV];
 #pragma GCC unroll 8
       for (int c = 0; c < NV; ++c)
@@ -166,8 +210,7 @@ void fold_queries(const PagedPiece& piece, int64_t first, const PagedState& stat
   int64_t count = 0;
   for (int64_t i = first; i < first + NQ; ++i)
     count = piece.visible[i] > count ? piece.visible[i] : count;
-  if (count > 0)
-    score_queries<T, NQ>(piece, count, piece.q + first * head_dim, scores);
+  if (count > 0) score_queries<T, NQ>(piece, count, piece.q + first * head_dim, scores);
   for (int64_t i = 0; i < NQ; ++i) {
     const int64_t at = first + i;
     const int64_t seen = piece.visible[at] > 0 ? piece.visible[at] : 0;
@@ -212,12 +255,24 @@ void fold_typed(const PagedPiece& piece, const PagedState& state) {
     const int64_t left = tiles - tile;
     const int64_t take = (piece.num_queries - first + left - 1) / left;
     switch (take) {
-      case 1: fold_queries<T, 1>(piece, first, state); break;
-      case 2: fold_queries<T, 2>(piece, first, state); break;
-      case 3: fold_queries<T, 3>(piece, first, state); break;
-      case 4: fold_queries<T, 4>(piece, first, state); break;
-      case 5: fold_queries<T, (kMax < 5 ? 1 : 5)>(piece, first, state); break;
-      default: fold_queries<T, (kMax < 6 ? 1 : 6)>(piece, first, state); break;
+      case 1:
+        fold_queries<T, 1>(piece, first, state);
+        break;
+      case 2:
+        fold_queries<T, 2>(piece, first, state);
+        break;
+      case 3:
+        fold_queries<T, 3>(piece, first, state);
+        break;
+      case 4:
+        fold_queries<T, 4>(piece, first, state);
+        break;
+      case 5:
+        fold_queries<T, (kMax < 5 ? 1 : 5)>(piece, first, state);
+        break;
+      default:
+        fold_queries<T, (kMax < 6 ? 1 : 6)>(piece, first, state);
+        break;
     }
     first += take;
   }
@@ -229,9 +284,15 @@ void fold(const PagedPiece& piece, const PagedState& state) {
     return;
   }
   switch (piece.pool->type) {
-    case PoolType::kF32: fold_typed<float>(piece, state); break;
-    case PoolType::kF16: fold_typed<Half16>(piece, state); break;
-    case PoolType::kBF16: fold_typed<Brain16>(piece, state); break;
+    case PoolType::kF32:
+      fold_typed<float>(piece, state);
+      break;
+    case PoolType::kF16:
+      fold_typed<Half16>(piece, state);
+      break;
+    case PoolType::kBF16:
+      fold_typed<Brain16>(piece, state);
+      break;
   }
 }
 
@@ -250,8 +311,7 @@ void merge(int64_t n, int64_t head_dim, const PagedState& total, const PagedStat
     const Simd::Vec va = Simd::broadcast(a);
     const Simd::Vec vb = Simd::broadcast(b);
     for (int64_t d = 0; d < stride; d += 16)
-      Simd::store(to + d,
-                  Simd::fma(Simd::load(from + d), vb, Simd::mul(Simd::load(to + d), va)));
+      Simd::store(to + d, Simd::fma(Simd::load(from + d), vb, Simd::mul(Simd::load(to + d), va)));
   }
 }
 

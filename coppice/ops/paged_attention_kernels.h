@@ -19,6 +19,7 @@ struct PagedState {
 struct PagedPiece {
   const PagedPool* pool;
   const int32_t* blocks;        // of the piece's first entry
+  int64_t blocks_left;          // of the row, from there on
   int64_t num_queries;          // n
   const float* q;               // [n, D], times scale and log2(e)
   const int64_t* visible;       // [n]: entries of the piece before the query's end; may be <= 0

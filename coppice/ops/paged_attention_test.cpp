@@ -105,8 +105,12 @@ struct Fixture {
     const PagedPool raw = {pool.keys.data_ptr(), pool.values.data_ptr(),
                            pool.positions.const_data_ptr<int32_t>(), pool_type(shape.dtype),
                            shape.head_dim};
-    const PagedQueries queries = {q.const_data_ptr<float>(), out.mutable_data_ptr<float>(),
-                                  q.size(1), shape.group, scale(), window};
+    const PagedQueries queries = {q.const_data_ptr<float>(),
+                                  out.mutable_data_ptr<float>(),
+                                  q.size(1),
+                                  shape.group,
+                                  scale(),
+                                  window};
     paged_attention(raw, some, queries, workspace, level);
     return out;
   }
@@ -152,8 +156,7 @@ TEST(PagedAttention, prefill_chunk_equals_reference) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16})
     for (const int64_t tokens : {7, 33, 128}) {
       const Fixture f({2, 3, 32, dtype}, {{tokens, 400}, {300, tokens}}, {tokens, tokens});
-      for (const CpuLevel level : levels())
-        expect_near(f.fast(level), f.reference(), kTolerance);
+      for (const CpuLevel level : levels()) expect_near(f.fast(level), f.reference(), kTolerance);
     }
 }
 
@@ -168,7 +171,8 @@ TEST(PagedAttention, window_counts_positions) {
     }
 }
 
-// One token at a time, each seeing a row that ends with it, is the chunk; other rows change nothing.
+// One token at a time, each seeing a row that ends with it, is the chunk; other rows change
+// nothing.
 TEST(PagedAttention, result_is_bit_equal_alone_batched_and_chunked) {
   const Fixture f({2, 3, 64, at::kHalf}, {{600, 40}, {90, 1000}, {64, 64}}, {37, 1, 64});
   for (const CpuLevel level : levels()) {
@@ -274,12 +278,13 @@ TEST(PagedAttention, half_numbers_of_every_size_are_read_exactly) {
 
 TEST(PagedAttention, reference_equals_dense_attention) {
   const Fixture f({1, 2, 16, at::kDouble}, {{40}}, {8});
-  const at::Tensor blocks = at::tensor(std::vector<int64_t>(f.tables[0].begin(), f.tables[0].end()));
+  const at::Tensor blocks =
+      at::tensor(std::vector<int64_t>(f.tables[0].begin(), f.tables[0].end()));
   const at::Tensor k = f.pool.keys.index_select(0, blocks).transpose(1, 2).flatten(0, 1);
   const at::Tensor v = f.pool.values.index_select(0, blocks).flatten(0, 1);
-  const at::Tensor expected = attention_reference(
-      f.q.to(at::kDouble), k.narrow(0, 0, 40).unsqueeze(1), v.narrow(0, 0, 40).unsqueeze(1),
-      f.scale(), causal_mask(8, 40, 0));
+  const at::Tensor expected =
+      attention_reference(f.q.to(at::kDouble), k.narrow(0, 0, 40).unsqueeze(1),
+                          v.narrow(0, 0, 40).unsqueeze(1), f.scale(), causal_mask(8, 40, 0));
   expect_near(f.reference(), expected, 1e-12);
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(60);
+constexpr uint32_t kSpinsBeforeYield = 1000;  // some tens of microseconds
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -35,18 +36,29 @@ struct Job {
   const void* context = nullptr;
   int64_t end = 0;
   int64_t grain = 1;
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> failed{false};
+  int64_t shares = 0;  // of a guided loop: a piece is what is left divided by this; 0 else
+  alignas(64) std::atomic<int64_t> next{0};  // alone: threads take turns to own its line
+  alignas(64) std::atomic<bool> failed{false};
   std::exception_ptr error;  // written by the thread that set `failed`
 
+  // Takes the next piece; false when none is left.
+  bool take(int64_t& from, int64_t& to) {
+    from = next.load(std::memory_order_relaxed);
+    do {
+      if (from >= end) return false;
+      int64_t size = grain;
+      if (shares > 0) size = std::max(size, (end - from) / shares);
+      to = end - from > size ? from + size : end;
+    } while (!next.compare_exchange_weak(from, to, std::memory_order_relaxed));
+    return true;
+  }
+
   void work() {
+    int64_t from = 0, to = 0;
     inside_piece = true;
-    while (!failed.load(std::memory_order_relaxed)) {
-      // Bounded: each thread passes the end once, and run_pieces keeps end + threads x grain small.
-      const int64_t from = next.fetch_add(grain, std::memory_order_relaxed);
-      if (from >= end) break;
+    while (!failed.load(std::memory_order_relaxed) && take(from, to)) {
       try {
-        fn(context, from, std::min(end, from + grain));
+        fn(context, from, to);
       } catch (...) {
         if (!failed.exchange(true)) error = std::current_exception();
       }
@@ -79,10 +91,12 @@ class Pool final {
     if (sleepers_.load() > 0) wake_.notify_all();
     job.work();
     state_.fetch_and(~kOpen);
-    const auto start = Clock::now();
-    while ((state_.load(std::memory_order_acquire) & kInside) != 0) {
-      pause_briefly();
-      if (Clock::now() - start > kSpin) std::this_thread::yield();
+    for (uint32_t spins = 0; (state_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
+      if (spins < kSpinsBeforeYield) {
+        pause_briefly();
+      } else {
+        std::this_thread::yield();
+      }
     }
   }
 
@@ -107,14 +121,17 @@ class Pool final {
   void help() {
     uint64_t served = 0;
     auto idle_since = Clock::now();
-    while (!stop_.load(std::memory_order_relaxed)) {
+    uint32_t spins = 0;
+    while (true) {
       if (enter(served)) {
         job_->work();
         state_.fetch_sub(kHelper, std::memory_order_release);
         idle_since = Clock::now();
-      } else if (Clock::now() - idle_since < kSpin) {
-        for (int i = 0; i < 8; ++i) pause_briefly();
+        spins = 0;
+      } else if (++spins % 16 != 0 || Clock::now() - idle_since < kSpin) {
+        pause_briefly();
       } else {
+        if (stop_.load()) return;
         sleep(served);
         idle_since = Clock::now();
       }
@@ -184,9 +201,10 @@ void set_num_threads(int count) {
 
 namespace detail {
 
-void run_pieces(int64_t begin, int64_t end, int64_t grain, PieceFn fn, const void* context) {
+void run_pieces(const Loop& loop, PieceFn fn, const void* context) {
+  const auto [begin, end, least, guided] = loop;
   if (begin >= end) return;
-  grain = std::clamp<int64_t>(grain, 1, end - begin);
+  const int64_t grain = std::clamp<int64_t>(least, 1, end - begin);
   Shared& s = shared();
   const bool single = end - begin <= grain || inside_piece || s.threads.load() == 1;
   std::unique_lock lock(s.mutex, std::defer_lock);
@@ -204,6 +222,7 @@ void run_pieces(int64_t begin, int64_t end, int64_t grain, PieceFn fn, const voi
   job.context = context;
   job.end = end;
   job.grain = grain;
+  job.shares = guided ? s.pool->threads() : 0;
   job.next.store(begin);
   s.pool->run(job);
   if (job.failed.load()) std::rethrow_exception(job.error);

@@ -23,19 +23,36 @@ void set_num_threads(int count);
 
 namespace detail {
 using PieceFn = void (*)(const void* context, int64_t begin, int64_t end);
-void run_pieces(int64_t begin, int64_t end, int64_t grain, PieceFn fn, const void* context);
+struct Loop {
+  int64_t begin, end;
+  int64_t grain;
+  bool guided;
+};
+void run_pieces(const Loop& loop, PieceFn fn, const void* context);
+
+template <typename Fn>
+void run_loop(const Loop& loop, const Fn& fn) {
+  run_pieces(
+      loop,
+      [](const void* context, int64_t from, int64_t to) {
+        (*static_cast<const Fn*>(context))(from, to);
+      },
+      &fn);
+}
 }  // namespace detail
 
 // Calls fn(piece_begin, piece_end) until [begin, end) is done. Pieces hold `grain` items (the last
 // one fewer); grain below 1 counts as 1. An empty range calls nothing.
 template <typename Fn>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Fn& fn) {
-  detail::run_pieces(
-      begin, end, grain,
-      [](const void* context, int64_t from, int64_t to) {
-        (*static_cast<const Fn*>(context))(from, to);
-      },
-      &fn);
+  detail::run_loop({begin, end, grain, false}, fn);
+}
+
+// The same for items of equal cost whose neighbours are better done by one thread (memory read in
+// one stream): pieces begin large, with a share of what is left, and shrink to `grain`.
+template <typename Fn>
+void parallel_for_guided(int64_t begin, int64_t end, int64_t grain, const Fn& fn) {
+  detail::run_loop({begin, end, grain, true}, fn);
 }
 
 }  // namespace coppice::ops

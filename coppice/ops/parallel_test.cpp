@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -31,6 +32,22 @@ TEST(Parallel, EachItemOnce) {
         });
         for (const auto& count : seen) EXPECT_EQ(count.load(), 1);
       }
+    }
+  }
+}
+
+TEST(Parallel, GuidedPiecesCoverTheRange) {
+  for (const int threads : {1, 2, 4}) {
+    const Threads guard(threads);
+    for (const int64_t size : {0, 1, 5, 999}) {
+      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(size));
+      std::atomic<int64_t> pieces{0};
+      parallel_for_guided(-3, size - 3, 4, [&](int64_t begin, int64_t end) {
+        ++pieces;
+        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<std::size_t>(i + 3)];
+      });
+      for (const auto& count : seen) EXPECT_EQ(count.load(), 1);
+      EXPECT_LE(pieces.load(), std::max<int64_t>(size / 10, 1 + size / 4));
     }
   }
 }

@@ -14,6 +14,8 @@ namespace {
 using jinja::Runtime;
 using jinja::Value;
 
+constexpr int64_t kTrialSteps = 100'000;
+
 std::tm local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -69,8 +71,11 @@ struct ChatTemplate::Compiled {
   TemplateAbilities abilities;
 
   RenderedPrompt render(const OrderedJson& messages, const OrderedJson& tools,
-                        const OrderedJson& extra, bool add_generation_prompt) const {
-    Runtime runtime(jinja::Limits{}, options.clock);
+                        const OrderedJson& extra, bool add_generation_prompt,
+                        int64_t max_steps) const {
+    jinja::Limits limits;
+    limits.max_steps = max_steps;
+    Runtime runtime(limits, options.clock);
     for (const auto& [name, text] : options.special_tokens) {
       runtime.define(name, Value::string(text));
     }
@@ -88,7 +93,7 @@ struct ChatTemplate::Compiled {
   // The text of a trial conversation; nothing where the template fails on it.
   std::optional<std::string> trial(const OrderedJson& messages, const OrderedJson& tools) const {
     try {
-      return render(messages, tools, OrderedJson::object(), false).text;
+      return render(messages, tools, OrderedJson::object(), false, kTrialSteps).text;
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -96,7 +101,8 @@ struct ChatTemplate::Compiled {
 
   bool trial_parts() const {
     const std::string mark = "trial content";
-    const OrderedJson parts = {{{"type", "text"}, {"text", mark}}};
+    const OrderedJson part = {{"type", "text"}, {"text", mark}};
+    const OrderedJson parts = OrderedJson::array({part});
     const auto with = [&](const OrderedJson& content) {
       OrderedJson message = {{"role", "user"}, {"content", content}};
       return trial(OrderedJson::array({message}), nullptr);
@@ -108,11 +114,10 @@ struct ChatTemplate::Compiled {
   bool trial_arguments_as_text() const {
     const OrderedJson parameters = {{"type", "object"},
                                     {"properties", {{"trial_key", {{"type", "string"}}}}}};
-    const OrderedJson tool = {{"type", "function"},
-                              {"function",
-                               {{"name", "trial_tool"},
-                                {"description", "A trial."},
-                                {"parameters", parameters}}}};
+    const OrderedJson tool = {
+        {"type", "function"},
+        {"function",
+         {{"name", "trial_tool"}, {"description", "A trial."}, {"parameters", parameters}}}};
     const OrderedJson arguments = {{"trial_key", "trial value"}};
     const auto with = [&](const OrderedJson& form) {
       const OrderedJson function = {{"name", "trial_tool"}, {"arguments", form}};
@@ -128,7 +133,8 @@ struct ChatTemplate::Compiled {
       return trial(messages, OrderedJson::array({tool}));
     };
     const auto from_object = with(arguments);
-    const bool prints_object = from_object && from_object->find("{'trial_key'") == std::string::npos;
+    const bool prints_object =
+        from_object && from_object->find("{'trial_key'") == std::string::npos;
     if (prints_object) return false;
     const auto from_text = with(arguments.dump());
     return from_text && from_text->find("trial value") != std::string::npos;
@@ -156,7 +162,8 @@ RenderedPrompt ChatTemplate::render(const ChatRequest& request) const {
   const OrderedJson messages = prepare_messages(request.messages, compiled_->abilities);
   const OrderedJson tools = prepare_tools(request.tools);
   const OrderedJson extra = prepare_extra(request);
-  return compiled_->render(messages, tools, extra, request.add_generation_prompt);
+  return compiled_->render(messages, tools, extra, request.add_generation_prompt,
+                           compiled_->options.max_steps);
 }
 
 bool ChatTemplate::reads_content_parts() const { return compiled_->abilities.content_parts; }

@@ -17,6 +17,7 @@
 // Immutable after construction; render() may be called from several threads at once.
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <functional>
 #include <map>
@@ -57,6 +58,8 @@ struct ChatTemplateOptions {
   std::map<std::string, std::string> special_tokens;
   // The local time for strftime_now; by default that of the machine.
   std::function<std::tm()> clock;
+  // Nodes that one render may evaluate; a template that goes over is an Error.
+  int64_t max_steps = 20'000'000;
 };
 
 class ChatTemplate final {

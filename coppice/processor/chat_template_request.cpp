@@ -9,8 +9,8 @@
 namespace coppice {
 namespace {
 
-constexpr std::array<std::string_view, 7> kRoles = {"system",    "developer", "user", "assistant",
-                                                    "tool", "function",  "model"};
+constexpr std::array<std::string_view, 7> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool",   "function",  "model"};
 
 std::string_view kind_of(const OrderedJson& value) { return value.type_name(); }
 
@@ -22,8 +22,8 @@ std::string joined_parts(const OrderedJson& parts, const std::string& place) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const OrderedJson& part = parts[i];
     if (part.at("type") != "text") {
-      fail_argument("{}.content[{}]: the template reads text only, got a part of type \"{}\"", place,
-                    i, part.at("type").get_ref<const std::string&>());
+      fail_argument("{}.content[{}]: the template reads text only, got a part of type \"{}\"",
+                    place, i, part.at("type").get_ref<const std::string&>());
     }
     if (i > 0) text += '\n';
     text += part.at("text").get_ref<const std::string&>();
@@ -80,7 +80,8 @@ void prepare_arguments(OrderedJson& function, const std::string& place, bool as_
                              ? OrderedJson::object()
                              : parse_ordered_json(text, place + ".arguments");
     if (!parsed.is_object()) {
-      fail_argument("{}.arguments: expected JSON text of an object, got {}", place, kind_of(parsed));
+      fail_argument("{}.arguments: expected JSON text of an object, got {}", place,
+                    kind_of(parsed));
     }
     if (!as_text || text.empty()) *arguments = std::move(parsed);
   } else if (!arguments->is_object()) {
@@ -142,7 +143,8 @@ OrderedJson prepare_messages(const OrderedJson& messages, const TemplateAbilitie
       fail_argument("{}: expected an object, got {}", place, kind_of(message));
     }
     const auto role = message.find("role");
-    if (role == message.end() || !role->is_string() || role->get_ref<const std::string&>().empty()) {
+    if (role == message.end() || !role->is_string() ||
+        role->get_ref<const std::string&>().empty()) {
       fail_argument("{}: expected a string \"role\", got {}", place,
                     role == message.end() ? "none" : kind_of(*role));
     }
@@ -178,8 +180,8 @@ OrderedJson prepare_extra(const ChatRequest& request) {
   const auto thinking = extra.find("enable_thinking");
   if (thinking != extra.end()) {
     if (!thinking->is_boolean()) {
-      fail_argument("enable_thinking: expected true or false, got {}", thinking->dump(
-          -1, ' ', false, OrderedJson::error_handler_t::replace));
+      fail_argument("enable_thinking: expected true or false, got {}",
+                    thinking->dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
     }
     if (request.enable_thinking && *request.enable_thinking != thinking->get<bool>()) {
       fail_argument("enable_thinking: given twice, as {} and as {}", *request.enable_thinking,

@@ -37,18 +37,18 @@ enum class NodeKind : uint8_t {
   kCompare,    // children[0] operators[0] children[1] operators[1] children[2] ...
   kCondition,  // children[1] if children[0] else children[2] (null where absent)
   // Statements
-  kData,       // constant
-  kPrint,      // children[0]
-  kIf,         // children: conditions; branches[i] their bodies, one more for else
-  kFor,        // children[0] targets in children[1] if children[2] (may be null); body, other;
-               // flag: recursive
-  kSet,        // children[0] = children[1]
-  kSetBlock,   // children[0] = body, through the filter children[1] (may be null)
-  kMacro,      // name, parameters, defaults, body
-  kCallBlock,  // children[0], a kCall, with a caller of parameters, defaults, body
-  kFilterBlock,// children[0], a kFilter, over body
-  kWith,       // children: target, value, target, value, ...; body
-  kScope,      // body in a scope of its own (generation)
+  kData,         // constant
+  kPrint,        // children, one after the other
+  kIf,           // children: conditions; branches[i] their bodies, one more for else
+  kFor,          // children[0] targets in children[1] if children[2] (may be null); body, other;
+                 // flag: recursive
+  kSet,          // children[0] = children[1]
+  kSetBlock,     // children[0] = body, through the filter children[1] (may be null)
+  kMacro,        // name, parameters, defaults, body
+  kCallBlock,    // children[0], a kCall, with a caller of parameters, defaults, body
+  kFilterBlock,  // children[0], a kFilter, over body
+  kWith,         // children: target, value, target, value, ...; body
+  kScope,        // body in a scope of its own (generation)
   kBreak,
   kContinue,
   // Targets of assignments, besides kName and kTuple

@@ -191,8 +191,8 @@ constexpr std::array kGlobals = {
 };
 constexpr std::array<std::string_view, 5> kUnsafeDict = {"clear", "pop", "popitem", "setdefault",
                                                          "update"};
-constexpr std::array<std::string_view, 8> kUnsafeList = {
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 8> kUnsafeList = {"append", "clear",  "extend",  "insert",
+                                                         "pop",    "remove", "reverse", "sort"};
 
 template <typename Function, size_t size>
 Function find_in(const std::array<Entry<Function>, size>& entries, std::string_view name) {

@@ -37,10 +37,10 @@ void append_upper(char32_t c, bool title, bool plain, TextBuilder& out) {
     bool first = true;
     for (const char32_t part : to) {
       const bool upper = first || !title;
-      out.append_char(upper ? part
-                            : static_cast<char32_t>(
-                                  utf8proc_tolower(static_cast<utf8proc_int32_t>(part))),
-                      plain);
+      out.append_char(
+          upper ? part
+                : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(part))),
+          plain);
       first = false;
     }
     return;
@@ -134,8 +134,8 @@ int64_t char_count(std::string_view bytes) {
 
 bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
 }
 
 bool is_upper(char32_t c) { return utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0; }
@@ -176,12 +176,23 @@ Text escape_html(const Text& text) {
     const char c = text.bytes[i];
     const bool plain = cursor.at(i);
     switch (c) {
-      case '&': out.append("&amp;", plain); break;
-      case '<': out.append("&lt;", plain); break;
-      case '>': out.append("&gt;", plain); break;
-      case '\'': out.append("&#39;", plain); break;
-      case '"': out.append("&#34;", plain); break;
-      default: out.append(std::string_view(&c, 1), plain);
+      case '&':
+        out.append("&amp;", plain);
+        break;
+      case '<':
+        out.append("&lt;", plain);
+        break;
+      case '>':
+        out.append("&gt;", plain);
+        break;
+      case '\'':
+        out.append("&#39;", plain);
+        break;
+      case '"':
+        out.append("&#34;", plain);
+        break;
+      default:
+        out.append(std::string_view(&c, 1), plain);
     }
   }
   return out.take();

@@ -84,9 +84,12 @@ Value Runtime::call(const Value& callee, const Args& args) {
   const CallableObject& object = callee.callable();
   switch (object.type) {
     case CallableObject::Type::kMacro:
-    case CallableObject::Type::kCaller: return call_macro(object, args);
-    case CallableObject::Type::kGlobal: return find_global(object.name)(*this, args);
-    case CallableObject::Type::kMethod: break;
+    case CallableObject::Type::kCaller:
+      return call_macro(object, args);
+    case CallableObject::Type::kGlobal:
+      return find_global(object.name)(*this, args);
+    case CallableObject::Type::kMethod:
+      break;
   }
   return call_method(object.self, object.name, args);
 }
@@ -155,7 +158,10 @@ Value Runtime::evaluate_compare(const Node& node) {
     } else {
       const int order = compare(hardened(left), hardened(right));
       if (order != 2) {
-        result = op == "<" ? order < 0 : op == ">" ? order > 0 : op == "<=" ? order <= 0 : order >= 0;
+        result = op == "<"    ? order < 0
+                 : op == ">"  ? order > 0
+                 : op == "<=" ? order <= 0
+                              : order >= 0;
       }
     }
     if (!result) return Value::of(false);
@@ -183,15 +189,22 @@ Value Runtime::evaluate(const Node& node) {
   const Depth depth(*this);
   step();
   switch (node.kind) {
-    case NodeKind::kConstant: return node.constant;
-    case NodeKind::kName: return name(node);
+    case NodeKind::kConstant:
+      return node.constant;
+    case NodeKind::kName:
+      return name(node);
     case NodeKind::kList:
     case NodeKind::kTuple:
-    case NodeKind::kDict: return evaluate_collection(node);
-    case NodeKind::kAttribute: return attribute(evaluate(*node.children[0]), node.name);
-    case NodeKind::kItem: return evaluate_item(node);
-    case NodeKind::kCall: return evaluate_call(node);
-    case NodeKind::kFilter: return evaluate_filter(node, evaluate(*node.children[0]));
+    case NodeKind::kDict:
+      return evaluate_collection(node);
+    case NodeKind::kAttribute:
+      return attribute(evaluate(*node.children[0]), node.name);
+    case NodeKind::kItem:
+      return evaluate_item(node);
+    case NodeKind::kCall:
+      return evaluate_call(node);
+    case NodeKind::kFilter:
+      return evaluate_filter(node, evaluate(*node.children[0]));
     case NodeKind::kTest: {
       const Value input = evaluate(*node.children[0]);
       return Value::of(test(node.name, input, arguments(node.call)));
@@ -214,7 +227,8 @@ Value Runtime::evaluate(const Node& node) {
       const Value value = evaluate(*node.children[0]);
       return binary(node.kind == NodeKind::kNegative ? "neg" : "pos", value, Value::none());
     }
-    case NodeKind::kNot: return Value::of(!truthy(evaluate(*node.children[0])));
+    case NodeKind::kNot:
+      return Value::of(!truthy(evaluate(*node.children[0])));
     case NodeKind::kAnd:
     case NodeKind::kOr: {
       Value value;
@@ -224,12 +238,14 @@ Value Runtime::evaluate(const Node& node) {
       }
       return value;
     }
-    case NodeKind::kCompare: return evaluate_compare(node);
+    case NodeKind::kCompare:
+      return evaluate_compare(node);
     case NodeKind::kCondition:
       if (truthy(evaluate(*node.children[0]))) return evaluate(*node.children[1]);
       if (node.children[2] != nullptr) return evaluate(*node.children[2]);
       return Value::undefined("the inline if-expression without else", Missing::kName);
-    default: break;
+    default:
+      break;
   }
   fail(ErrorCode::kInternal, "chat template: a statement where an expression belongs");
 }
@@ -239,25 +255,38 @@ Runtime::Flow Runtime::execute(const Node& node) {
   step();
   line_ = node.line;
   switch (node.kind) {
-    case NodeKind::kData: print(node.constant); break;
-    case NodeKind::kPrint: print(evaluate(*node.children[0])); break;
-    case NodeKind::kIf: return if_statement(node);
-    case NodeKind::kFor: return for_statement(node);
-    case NodeKind::kSet: assign(*node.children[0], evaluate(*node.children[1])); break;
+    case NodeKind::kData:
+      print(node.constant);
+      break;
+    case NodeKind::kPrint:
+      for (const NodePtr& child : node.children) print(evaluate(*child));
+      break;
+    case NodeKind::kIf:
+      return if_statement(node);
+    case NodeKind::kFor:
+      return for_statement(node);
+    case NodeKind::kSet:
+      assign(*node.children[0], evaluate(*node.children[1]));
+      break;
     case NodeKind::kSetBlock: {
       Value value = Value::of(captured(node.body));
       if (node.children[1] != nullptr) value = filter_chain(*node.children[1], value);
       assign(*node.children[0], value);
       break;
     }
-    case NodeKind::kMacro: define_macro(node); break;
-    case NodeKind::kCallBlock: call_block(node); break;
+    case NodeKind::kMacro:
+      define_macro(node);
+      break;
+    case NodeKind::kCallBlock:
+      call_block(node);
+      break;
     case NodeKind::kFilterBlock: {
       const Value value = Value::of(captured(node.body));
       print(filter_chain(*node.children[0], value));
       break;
     }
-    case NodeKind::kWith: return with_statement(node);
+    case NodeKind::kWith:
+      return with_statement(node);
     case NodeKind::kScope: {
       Scope* outer = scope_;
       scope_ = &push_scope(outer);
@@ -265,9 +294,12 @@ Runtime::Flow Runtime::execute(const Node& node) {
       scope_ = outer;
       return flow;
     }
-    case NodeKind::kBreak: return Flow::kBreak;
-    case NodeKind::kContinue: return Flow::kContinue;
-    default: fail(ErrorCode::kInternal, "chat template: an expression where a statement belongs");
+    case NodeKind::kBreak:
+      return Flow::kBreak;
+    case NodeKind::kContinue:
+      return Flow::kContinue;
+    default:
+      fail(ErrorCode::kInternal, "chat template: an expression where a statement belongs");
   }
   return Flow::kNormal;
 }

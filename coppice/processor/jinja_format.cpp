@@ -51,7 +51,8 @@ Spec parse_spec(std::string_view text) {
       i = 1;
     }
   }
-  if (i < text.size() && (text[i] == '+' || text[i] == '-' || text[i] == ' ')) spec.sign = text[i++];
+  if (i < text.size() && (text[i] == '+' || text[i] == '-' || text[i] == ' '))
+    spec.sign = text[i++];
   if (i < text.size() && text[i] == '#') {
     spec.alternate = true;
     ++i;
@@ -92,11 +93,16 @@ void pad(Text content, const Spec& spec, char default_align, size_t sign_bytes, 
 
 std::string integer_digits(uint64_t value, char type, bool alternate) {
   switch (type) {
-    case 'x': return (alternate ? "0x" : "") + fmt::format("{:x}", value);
-    case 'X': return (alternate ? "0X" : "") + fmt::format("{:X}", value);
-    case 'o': return (alternate ? "0o" : "") + fmt::format("{:o}", value);
-    case 'b': return (alternate ? "0b" : "") + fmt::format("{:b}", value);
-    default: return std::to_string(value);
+    case 'x':
+      return (alternate ? "0x" : "") + fmt::format("{:x}", value);
+    case 'X':
+      return (alternate ? "0X" : "") + fmt::format("{:X}", value);
+    case 'o':
+      return (alternate ? "0o" : "") + fmt::format("{:o}", value);
+    case 'b':
+      return (alternate ? "0b" : "") + fmt::format("{:b}", value);
+    default:
+      return std::to_string(value);
   }
 }
 
@@ -106,13 +112,20 @@ std::string real_digits(double value, char type, int64_t precision) {
   const int digits = static_cast<int>(std::min<int64_t>(precision < 0 ? 6 : precision, 400));
   switch (type) {
     case 'f':
-    case 'F': return fmt::format("{:.{}f}", value, digits);
-    case 'e': return fmt::format("{:.{}e}", value, digits);
-    case 'E': return fmt::format("{:.{}E}", value, digits);
-    case 'G': return fmt::format("{:.{}G}", value, digits);
-    case 'g': return fmt::format("{:.{}g}", value, digits);
-    case '%': return fmt::format("{:.{}f}%", value * 100, digits);
-    default: break;
+    case 'F':
+      return fmt::format("{:.{}f}", value, digits);
+    case 'e':
+      return fmt::format("{:.{}e}", value, digits);
+    case 'E':
+      return fmt::format("{:.{}E}", value, digits);
+    case 'G':
+      return fmt::format("{:.{}G}", value, digits);
+    case 'g':
+      return fmt::format("{:.{}g}", value, digits);
+    case '%':
+      return fmt::format("{:.{}f}%", value * 100, digits);
+    default:
+      break;
   }
   return precision < 0 ? float_repr(value) : fmt::format("{:.{}g}", value, digits);
 }
@@ -126,19 +139,21 @@ void group_thousands(std::string& digits, char separator) {
 void format_number(const Value& value, const Spec& spec, TextBuilder& out) {
   constexpr std::string_view kIntegerTypes = "dxXob";
   const bool as_integer =
-      value.is_integral() &&
-      (spec.type == '\0' || spec.type == 'n' || kIntegerTypes.find(spec.type) != std::string_view::npos);
+      value.is_integral() && (spec.type == '\0' || spec.type == 'n' ||
+                              kIntegerTypes.find(spec.type) != std::string_view::npos);
   std::string digits;
   bool negative = false;
   if (as_integer) {
     const int64_t integer = value.as_integer();
     negative = integer < 0;
-    const auto size = negative ? ~static_cast<uint64_t>(integer) + 1 : static_cast<uint64_t>(integer);
+    const auto size =
+        negative ? ~static_cast<uint64_t>(integer) + 1 : static_cast<uint64_t>(integer);
     digits = integer_digits(size, spec.type, spec.alternate);
   } else {
     constexpr std::string_view kRealTypes = "eEfFgG%n";
     if (spec.type != '\0' && kRealTypes.find(spec.type) == std::string_view::npos) {
-      fail_argument("chat template: unknown format code '{}' for '{}'", spec.type, type_name(value));
+      fail_argument("chat template: unknown format code '{}' for '{}'", spec.type,
+                    type_name(value));
     }
     const double real = value.as_real();
     negative = std::signbit(real);
@@ -236,9 +251,9 @@ class PercentArguments final {
   }
 
   void finish() const {
-    const bool done = is_tuple() ? used_ >= arguments_.list().items.size()
-                                 : used_ > 0 || arguments_.kind == Kind::kDict ||
-                                       arguments_.kind == Kind::kList;
+    const bool done =
+        is_tuple() ? used_ >= arguments_.list().items.size()
+                   : used_ > 0 || arguments_.kind == Kind::kDict || arguments_.kind == Kind::kList;
     if (!done) fail_argument("chat template: not all arguments were used by a format");
   }
 
@@ -291,7 +306,8 @@ Text format_percent(Runtime& runtime, const Text& format, const Value& arguments
       i = end + 1;
     }
     Spec spec;
-    for (; i < bytes.size() && std::string_view("-+ #0").find(bytes[i]) != std::string_view::npos; ++i) {
+    for (; i < bytes.size() && std::string_view("-+ #0").find(bytes[i]) != std::string_view::npos;
+         ++i) {
       if (bytes[i] == '-') spec.align = '<';
       if (bytes[i] == '+' || (bytes[i] == ' ' && spec.sign == '-')) spec.sign = bytes[i];
       if (bytes[i] == '#') spec.alternate = true;

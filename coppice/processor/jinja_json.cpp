@@ -22,9 +22,12 @@ Value from_json(Runtime& runtime, const OrderedJson& json, bool plain, std::stri
                 int depth) {
   if (depth > kMaxDepth) fail_argument("{}: nested deeper than {} levels", what, kMaxDepth);
   switch (json.type()) {
-    case OrderedJson::value_t::null: return Value::none();
-    case OrderedJson::value_t::boolean: return Value::of(json.get<bool>());
-    case OrderedJson::value_t::number_integer: return Value::of(json.get<int64_t>());
+    case OrderedJson::value_t::null:
+      return Value::none();
+    case OrderedJson::value_t::boolean:
+      return Value::of(json.get<bool>());
+    case OrderedJson::value_t::number_integer:
+      return Value::of(json.get<int64_t>());
     case OrderedJson::value_t::number_unsigned: {
       const auto number = json.get<uint64_t>();
       if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -32,7 +35,8 @@ Value from_json(Runtime& runtime, const OrderedJson& json, bool plain, std::stri
       }
       return Value::of(static_cast<int64_t>(number));
     }
-    case OrderedJson::value_t::number_float: return Value::of(json.get<double>());
+    case OrderedJson::value_t::number_float:
+      return Value::of(json.get<double>());
     case OrderedJson::value_t::string:
       return from_string(runtime, json.get_ref<const std::string&>(), plain, what);
     case OrderedJson::value_t::array: {
@@ -51,7 +55,8 @@ Value from_json(Runtime& runtime, const OrderedJson& json, bool plain, std::stri
       }
       return Value::of(&dict);
     }
-    default: break;
+    default:
+      break;
   }
   fail_argument("{}: a value that is not JSON", what);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <optional>
 
 #include "coppice/core/error.h"
 #include "coppice/processor/jinja_text.h"
@@ -109,8 +108,7 @@ class Lexer final {
     const std::string_view data = source_.substr(position_, open - position_);
     if (open == source_.size()) {
       if (!data.empty()) push(TokenKind::kData, std::string(data));
-      advance(data.size());
-      return;
+      return advance(data.size());
     }
     const char kind = source_[open + 1];
     const char sign = sign_at(open + 2);

@@ -133,8 +133,9 @@ Value filter_join(Runtime& runtime, const Value& input, const Args& args) {
 
 Value filter_first(Runtime& runtime, const Value& input, const Args&) {
   const auto& items = runtime.elements(input);
-  return items.empty() ? Value::undefined("no first item, the sequence was empty", Missing::kAttribute)
-                       : items.front();
+  return items.empty()
+             ? Value::undefined("no first item, the sequence was empty", Missing::kAttribute)
+             : items.front();
 }
 
 Value filter_last(Runtime& runtime, const Value& input, const Args&) {
@@ -142,8 +143,9 @@ Value filter_last(Runtime& runtime, const Value& input, const Args&) {
     fail_argument("chat template: 'generator' object is not reversible");
   }
   const auto& items = runtime.elements(input);
-  return items.empty() ? Value::undefined("no last item, the sequence was empty", Missing::kAttribute)
-                       : items.back();
+  return items.empty()
+             ? Value::undefined("no last item, the sequence was empty", Missing::kAttribute)
+             : items.back();
 }
 
 Value filter_list(Runtime& runtime, const Value& input, const Args&) {
@@ -151,7 +153,8 @@ Value filter_list(Runtime& runtime, const Value& input, const Args&) {
 }
 
 Value filter_reverse(Runtime& runtime, const Value& input, const Args&) {
-  if (input.is_string()) return runtime.slice(input, Value::none(), Value::none(), Value::of(int64_t{-1}));
+  if (input.is_string())
+    return runtime.slice(input, Value::none(), Value::none(), Value::of(int64_t{-1}));
   std::vector<Value> items = runtime.elements(input);
   std::reverse(items.begin(), items.end());
   return runtime.list(std::move(items), ListKind::kIterator);
@@ -184,7 +187,8 @@ Value filter_extreme(Runtime& runtime, const Value& input, const Args& args) {
   reader.finish();
   const auto path = attribute == nullptr ? std::vector<Value>{} : attribute_path(*attribute);
   const auto& items = runtime.elements(input);
-  if (items.empty()) return Value::undefined("no aggregated item, the sequence was empty", Missing::kAttribute);
+  if (items.empty())
+    return Value::undefined("no aggregated item, the sequence was empty", Missing::kAttribute);
   const Value* best = nullptr;
   Value best_key;
   for (const Value& item : items) {

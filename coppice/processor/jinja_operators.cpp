@@ -134,14 +134,15 @@ Value Runtime::binary(std::string_view op, const Value& left, const Value& right
   const Value a = hardened(left);
   const Value b = signed_value ? right : hardened(right);
   if (a.is_undefined()) fail_undefined(a);
+  if (op == "%" && a.is_string()) return text(format_percent(*this, *a.text, b));
   if (b.is_undefined()) fail_undefined(b);
   if (signed_value) {
-    if (!a.is_number()) fail_argument("chat template: bad operand type for a sign: '{}'", type_name(a));
+    if (!a.is_number())
+      fail_argument("chat template: bad operand type for a sign: '{}'", type_name(a));
     if (op == "pos") return a.kind == Kind::kFloat ? a : Value::of(a.as_integer());
     if (a.kind == Kind::kFloat) return Value::of(-a.real);
     return integer_operation("-", 0, a.as_integer());
   }
-  if (op == "%" && a.is_string()) return text(format_percent(*this, *a.text, b));
   if (a.is_integral() && b.is_integral()) {
     return integer_operation(op, a.as_integer(), b.as_integer());
   }

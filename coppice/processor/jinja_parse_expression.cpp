@@ -74,13 +74,19 @@ void ExpressionParser::error(std::string_view what) const {
 
 std::string ExpressionParser::describe() const {
   switch (current().kind) {
-    case TokenKind::kEnd: return "the end of the template";
-    case TokenKind::kBlockEnd: return "the end of the tag";
-    case TokenKind::kVariableEnd: return "the end of the print tag";
-    case TokenKind::kString: return "a string";
+    case TokenKind::kEnd:
+      return "the end of the template";
+    case TokenKind::kBlockEnd:
+      return "the end of the tag";
+    case TokenKind::kVariableEnd:
+      return "the end of the print tag";
+    case TokenKind::kString:
+      return "a string";
     case TokenKind::kInteger:
-    case TokenKind::kFloat: return "a number";
-    default: return fmt::format("'{}'", current().text);
+    case TokenKind::kFloat:
+      return "a number";
+    default:
+      return fmt::format("'{}'", current().text);
   }
 }
 
@@ -258,7 +264,8 @@ NodePtr ExpressionParser::primary(bool with_namespace) {
       skip();
       node->constant = Value::of(token.real);
       return node;
-    default: break;
+    default:
+      break;
   }
   const Nested nested(*this);
   if (skip_operator("(")) {

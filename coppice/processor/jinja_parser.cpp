@@ -78,7 +78,9 @@ class TemplateParser final : public ExpressionParser {
     }
     if (skip_name("print")) {
       NodePtr node = make(NodeKind::kPrint);
-      node->children.push_back(tuple(false, true, {}, false));
+      do {
+        node->children.push_back(expression());
+      } while (skip_operator(","));
       return node;
     }
     error(fmt::format("unknown tag {}", describe()));

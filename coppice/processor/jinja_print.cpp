@@ -100,7 +100,9 @@ void append_list_repr(const Value& value, TextBuilder& out, int depth) {
                  false);
       return;
     }
-    case ListKind::kIterator: out.append("<generator object>", false); return;
+    case ListKind::kIterator:
+      out.append("<generator object>", false);
+      return;
     default:
       out.append(fmt::format("{}([", type_name(value)), false);
       append_items(list, out, depth);
@@ -130,14 +132,29 @@ void append_json_string(const Text& text, bool ensure_ascii, TextBuilder& out) {
     const bool plain = cursor.at(i);
     const char32_t c = next_char(bytes, i);
     switch (c) {
-      case '"': out.append("\\\"", plain); continue;
-      case '\\': out.append("\\\\", plain); continue;
-      case '\n': out.append("\\n", plain); continue;
-      case '\r': out.append("\\r", plain); continue;
-      case '\t': out.append("\\t", plain); continue;
-      case '\f': out.append("\\f", plain); continue;
-      case '\b': out.append("\\b", plain); continue;
-      default: break;
+      case '"':
+        out.append("\\\"", plain);
+        continue;
+      case '\\':
+        out.append("\\\\", plain);
+        continue;
+      case '\n':
+        out.append("\\n", plain);
+        continue;
+      case '\r':
+        out.append("\\r", plain);
+        continue;
+      case '\t':
+        out.append("\\t", plain);
+        continue;
+      case '\f':
+        out.append("\\f", plain);
+        continue;
+      case '\b':
+        out.append("\\b", plain);
+        continue;
+      default:
+        break;
     }
     const auto code = static_cast<uint32_t>(c);
     if (code < 0x20 || (ensure_ascii && code > 0x7E && code <= 0xFFFF)) {
@@ -171,12 +188,24 @@ class JsonWriter final {
   void write(const Value& value, int depth) {
     check_depth(depth);
     switch (value.kind) {
-      case Kind::kNone: out_.append(value.soft ? "\"\"" : "null", false); return;
-      case Kind::kBool: out_.append(value.boolean ? "true" : "false", false); return;
-      case Kind::kInt: out_.append(std::to_string(value.integer), false); return;
-      case Kind::kFloat: out_.append(json_float(value.real), false); return;
-      case Kind::kString: append_json_string(*value.text, format_.ensure_ascii, out_); return;
-      case Kind::kDict: write_dict(value.dict(), depth); return;
+      case Kind::kNone:
+        out_.append(value.soft ? "\"\"" : "null", false);
+        return;
+      case Kind::kBool:
+        out_.append(value.boolean ? "true" : "false", false);
+        return;
+      case Kind::kInt:
+        out_.append(std::to_string(value.integer), false);
+        return;
+      case Kind::kFloat:
+        out_.append(json_float(value.real), false);
+        return;
+      case Kind::kString:
+        append_json_string(*value.text, format_.ensure_ascii, out_);
+        return;
+      case Kind::kDict:
+        write_dict(value.dict(), depth);
+        return;
       case Kind::kList:
         if (value.list().kind == ListKind::kList || value.list().kind == ListKind::kTuple) {
           write_list(value.list(), depth);
@@ -189,7 +218,8 @@ class JsonWriter final {
           return;
         }
         break;
-      default: break;
+      default:
+        break;
     }
     fail_argument("chat template: object of type {} is not JSON serializable", type_name(value));
   }
@@ -286,23 +316,39 @@ Text to_text(const Value& value) {
 void append_repr(const Value& value, TextBuilder& out, int depth) {
   check_depth(depth);
   switch (value.kind) {
-    case Kind::kUndefined: out.append(value.soft ? "''" : "Undefined", false); return;
-    case Kind::kNone: out.append(value.soft ? "''" : "None", false); return;
-    case Kind::kBool: out.append(value.boolean ? "True" : "False", false); return;
-    case Kind::kInt: out.append(std::to_string(value.integer), false); return;
-    case Kind::kFloat: out.append(float_repr(value.real), false); return;
-    case Kind::kString: append_string_repr(*value.text, out); return;
-    case Kind::kList: append_list_repr(value, out, depth); return;
-    case Kind::kDict: append_dict_repr(value.dict(), out, depth); return;
+    case Kind::kUndefined:
+      out.append(value.soft ? "''" : "Undefined", false);
+      return;
+    case Kind::kNone:
+      out.append(value.soft ? "''" : "None", false);
+      return;
+    case Kind::kBool:
+      out.append(value.boolean ? "True" : "False", false);
+      return;
+    case Kind::kInt:
+      out.append(std::to_string(value.integer), false);
+      return;
+    case Kind::kFloat:
+      out.append(float_repr(value.real), false);
+      return;
+    case Kind::kString:
+      append_string_repr(*value.text, out);
+      return;
+    case Kind::kList:
+      append_list_repr(value, out, depth);
+      return;
+    case Kind::kDict:
+      append_dict_repr(value.dict(), out, depth);
+      return;
     case Kind::kNamespace:
       out.append("<Namespace ", false);
       append_dict_repr(value.dict(), out, depth);
       out.append(">", false);
       return;
     case Kind::kLoop:
-      out.append(fmt::format("<LoopContext {}/{}>", value.loop().index0 + 1,
-                             value.loop().items->size()),
-                 false);
+      out.append(
+          fmt::format("<LoopContext {}/{}>", value.loop().index0 + 1, value.loop().items->size()),
+          false);
       return;
     case Kind::kCallable:
       out.append(fmt::format("<function {}>", value.callable().name), false);

@@ -39,7 +39,8 @@ const Value* ArgReader::next(std::string_view name) {
 
 const Value& ArgReader::require(std::string_view name) {
   const Value* value = next(name);
-  if (value == nullptr) fail_argument("chat template: {}() needs the argument '{}'", function_, name);
+  if (value == nullptr)
+    fail_argument("chat template: {}() needs the argument '{}'", function_, name);
   return *value;
 }
 
@@ -70,8 +71,9 @@ void ArgReader::finish() const {
                   args_.positional.size());
   }
   if (named_used_ < args_.named.size()) {
-    fail_argument("chat template: {}() got an unexpected argument, or one twice, among its {} named",
-                  function_, args_.named.size());
+    fail_argument(
+        "chat template: {}() got an unexpected argument, or one twice, among its {} named",
+        function_, args_.named.size());
   }
 }
 
@@ -174,12 +176,19 @@ Value Runtime::attribute(const Value& object, std::string_view name) {
   bool unsafe = false;
   bool method = false;
   switch (object.kind) {
-    case Kind::kUndefined: fail_undefined(object);
-    case Kind::kString: method = find_text_method(name) != nullptr; break;
+    case Kind::kUndefined:
+      fail_undefined(object);
+    case Kind::kString:
+      method = find_text_method(name) != nullptr;
+      break;
     case Kind::kList:
-    case Kind::kDict: method = find_container_method(object, name, unsafe) != nullptr; break;
-    case Kind::kLoop: return loop_attribute(object, name);
-    default: break;
+    case Kind::kDict:
+      method = find_container_method(object, name, unsafe) != nullptr;
+      break;
+    case Kind::kLoop:
+      return loop_attribute(object, name);
+    default:
+      break;
   }
   if (unsafe) {
     return Value::undefined(fmt::format("attribute '{}' of '{}' object", name, type_name(object)),
@@ -281,7 +290,8 @@ const std::vector<Value>& Runtime::elements(const Value& value) {
       step(static_cast<int64_t>(keys.size()));
       return new_list(ListKind::kList, std::move(keys)).items;
     }
-    default: fail_argument("chat template: '{}' object is not iterable", type_name(value));
+    default:
+      fail_argument("chat template: '{}' object is not iterable", type_name(value));
   }
 }
 
@@ -290,9 +300,12 @@ int64_t Runtime::length(const Value& value) {
     case Kind::kUndefined:
       if (value.missing == Missing::kUnsafe) fail_undefined(value);
       return 0;
-    case Kind::kString: return char_count(value.text->bytes);
-    case Kind::kDict: return static_cast<int64_t>(value.dict().entries().size());
-    case Kind::kLoop: return static_cast<int64_t>(value.loop().items->size());
+    case Kind::kString:
+      return char_count(value.text->bytes);
+    case Kind::kDict:
+      return static_cast<int64_t>(value.dict().entries().size());
+    case Kind::kLoop:
+      return static_cast<int64_t>(value.loop().items->size());
     case Kind::kList:
       if (value.list().kind != ListKind::kIterator) {
         return static_cast<int64_t>(value.list().items.size());
@@ -301,7 +314,8 @@ int64_t Runtime::length(const Value& value) {
     case Kind::kNone:
       if (value.soft) return 0;
       break;
-    default: break;
+    default:
+      break;
   }
   fail_argument("chat template: object of type '{}' has no len()", type_name(value));
 }

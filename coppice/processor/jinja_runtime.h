@@ -20,10 +20,10 @@
 namespace coppice::jinja {
 
 struct Limits {
-  int64_t max_steps = 20'000'000;               // nodes evaluated, and elements touched
-  int64_t max_bytes = int64_t{1} << 30;         // of all values that one render makes
-  int64_t max_output_bytes = int64_t{64} << 20; // of the result
-  int max_depth = 1500;                         // of evaluation, macro calls included
+  int64_t max_steps = 20'000'000;                // nodes evaluated, and elements touched
+  int64_t max_bytes = int64_t{1} << 30;          // of all values that one render makes
+  int64_t max_output_bytes = int64_t{64} << 20;  // of the result
+  int max_depth = 1500;                          // of evaluation, macro calls included
 };
 
 // The local time that strftime_now formats.

@@ -154,9 +154,9 @@ Value Runtime::loop_attribute(const Value& value, std::string_view name) {
 Value Runtime::loop_changed(LoopObject& loop, const Args& args) {
   const auto& now = args.positional;
   const auto same = [](const Value& a, const Value& b) { return equal(a, b); };
-  const bool unchanged = loop.changed_called &&
-                         std::equal(now.begin(), now.end(), loop.last_changed.begin(),
-                                    loop.last_changed.end(), same);
+  const bool unchanged =
+      loop.changed_called &&
+      std::equal(now.begin(), now.end(), loop.last_changed.begin(), loop.last_changed.end(), same);
   loop.changed_called = true;
   loop.last_changed = now;
   return Value::of(!unchanged);
@@ -181,7 +181,8 @@ Value Runtime::recurse(const Value& value, const Args& args) {
 
 Runtime::Flow Runtime::with_statement(const Node& node) {
   std::vector<Value> values;
-  for (size_t i = 1; i < node.children.size(); i += 2) values.push_back(evaluate(*node.children[i]));
+  for (size_t i = 1; i < node.children.size(); i += 2)
+    values.push_back(evaluate(*node.children[i]));
   Scope* outer = scope_;
   scope_ = &push_scope(outer);
   for (size_t i = 0; i < values.size(); ++i) assign(*node.children[2 * i], values[i]);

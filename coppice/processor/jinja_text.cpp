@@ -46,7 +46,7 @@ std::vector<Text> split_on_space(const Text& text, int64_t max_split) {
       continue;
     }
     if (max_split >= 0 && static_cast<int64_t>(parts.size()) >= max_split) {
-      parts.push_back(strip_text(sub_text(text, i, bytes.size()), std::nullopt, false, true));
+      parts.push_back(sub_text(text, i, bytes.size()));
       return parts;
     }
     size_t end = after;
@@ -73,7 +73,7 @@ std::vector<Text> rsplit_on_space(const Text& text, int64_t max_split) {
       continue;
     }
     if (max_split >= 0 && static_cast<int64_t>(parts.size()) >= max_split) {
-      parts.push_back(strip_text(sub_text(text, 0, end), std::nullopt, true, false));
+      parts.push_back(sub_text(text, 0, end));
       break;
     }
     while (begin > 0) {

@@ -151,7 +151,9 @@ std::string number_text(const Text& text) {
     digits.erase(0, 1);
   }
   for (size_t i = 1; i + 1 < digits.size(); ++i) {
-    const auto digit = [&](size_t at) { return std::isalnum(static_cast<unsigned char>(digits[at])); };
+    const auto digit = [&](size_t at) {
+      return std::isalnum(static_cast<unsigned char>(digits[at]));
+    };
     if (digits[i] == '_' && digit(i - 1) && digit(i + 1)) digits.erase(i, 1);
   }
   return digits;
@@ -184,7 +186,8 @@ Value filter_int(Runtime&, const Value& input, const Args& args) {
   }
   if (!input.is_string()) return fallback;
   std::string digits = number_text(*input.text);
-  if (base < 2 || base > 36) fail_argument("chat template: int() takes a base of 2 to 36, got {}", base);
+  if (base < 2 || base > 36)
+    fail_argument("chat template: int() takes a base of 2 to 36, got {}", base);
   const size_t sign = digits.starts_with('-') ? 1 : 0;
   const char mark = base == 16 ? 'x' : (base == 8 ? 'o' : (base == 2 ? 'b' : '\0'));
   if (mark != '\0' && digits.size() > sign + 2 && digits[sign] == '0' &&
@@ -227,7 +230,8 @@ Value filter_round(Runtime&, const Value& input, const Args& args) {
   reader.finish();
   if (input.is_undefined()) fail_undefined(input);
   if (!input.is_number()) fail_argument("chat template: round() of '{}'", type_name(input));
-  if (precision < -300 || precision > 300) fail_argument("chat template: round() to {} digits", precision);
+  if (precision < -300 || precision > 300)
+    fail_argument("chat template: round() to {} digits", precision);
   const double value = input.as_real();
   const double scale = std::pow(10.0, static_cast<double>(precision));
   if (method == "ceil") return Value::of(std::ceil(value * scale) / scale);
@@ -259,7 +263,8 @@ Value filter_wordcount(Runtime&, const Value& input, const Args&) {
   const auto text = text_of(input);
   for (size_t i = 0; i < text->bytes.size();) {
     const char32_t c = next_char(text->bytes, i);
-    const bool word = !is_space(c) && !(c < 0x80 && std::ispunct(static_cast<int>(c)) != 0 && c != '_');
+    const bool word =
+        !is_space(c) && !(c < 0x80 && std::ispunct(static_cast<int>(c)) != 0 && c != '_');
     words += word && !inside ? 1 : 0;
     inside = word;
   }

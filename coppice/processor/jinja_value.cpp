@@ -160,14 +160,22 @@ bool truthy(const Value& value) {
     case Kind::kUndefined:
       if (value.missing == Missing::kUnsafe) fail_undefined(value);
       return false;
-    case Kind::kNone: return false;
-    case Kind::kBool: return value.boolean;
-    case Kind::kInt: return value.integer != 0;
-    case Kind::kFloat: return value.real != 0;
-    case Kind::kString: return !value.text->bytes.empty();
-    case Kind::kList: return value.list().kind == ListKind::kIterator || !value.list().items.empty();
-    case Kind::kDict: return !value.dict().entries().empty();
-    default: return true;
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+      return value.boolean;
+    case Kind::kInt:
+      return value.integer != 0;
+    case Kind::kFloat:
+      return value.real != 0;
+    case Kind::kString:
+      return !value.text->bytes.empty();
+    case Kind::kList:
+      return value.list().kind == ListKind::kIterator || !value.list().items.empty();
+    case Kind::kDict:
+      return !value.dict().entries().empty();
+    default:
+      return true;
   }
 }
 
@@ -180,13 +188,17 @@ bool equal(const Value& a, const Value& b, int depth) {
   if (a.kind != b.kind) return false;
   switch (a.kind) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return a.text->bytes == b.text->bytes;
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.text->bytes == b.text->bytes;
     case Kind::kList:
       if (a.object == b.object) return true;
       return a.list().kind != ListKind::kIterator && equal_lists(a.list(), b.list(), depth);
-    case Kind::kDict: return a.object == b.object || equal_dicts(a.dict(), b.dict(), depth);
-    default: return a.object == b.object;
+    case Kind::kDict:
+      return a.object == b.object || equal_dicts(a.dict(), b.dict(), depth);
+    default:
+      return a.object == b.object;
   }
 }
 
@@ -235,7 +247,8 @@ bool contains(const Value& haystack, const Value& needle) {
       return std::any_of(items.begin(), items.end(),
                          [&](const Value& item) { return equal(item, needle); });
     }
-    case Kind::kDict: return haystack.dict().find(needle) != nullptr;
+    case Kind::kDict:
+      return haystack.dict().find(needle) != nullptr;
     case Kind::kNone:
       if (haystack.soft) return false;
       [[fallthrough]];
@@ -246,37 +259,59 @@ bool contains(const Value& haystack, const Value& needle) {
 
 std::string_view type_name(const Value& value) {
   switch (value.kind) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
-    case Kind::kDict: return "dict";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kCallable: return "function";
-    case Kind::kList: break;
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kCallable:
+      return "function";
+    case Kind::kList:
+      break;
   }
   switch (value.list().kind) {
-    case ListKind::kTuple: return "tuple";
-    case ListKind::kRange: return "range";
-    case ListKind::kIterator: return "generator";
-    case ListKind::kKeys: return "dict_keys";
-    case ListKind::kValues: return "dict_values";
-    case ListKind::kItems: return "dict_items";
-    case ListKind::kList: break;
+    case ListKind::kTuple:
+      return "tuple";
+    case ListKind::kRange:
+      return "range";
+    case ListKind::kIterator:
+      return "generator";
+    case ListKind::kKeys:
+      return "dict_keys";
+    case ListKind::kValues:
+      return "dict_values";
+    case ListKind::kItems:
+      return "dict_items";
+    case ListKind::kList:
+      break;
   }
   return "list";
 }
 
 void fail_undefined(const Value& value) {
-  const std::string_view what = value.text == nullptr ? "value" : value.text->bytes;
+  const std::string what = value.text == nullptr ? "a value" : value.text->bytes;
   switch (value.missing) {
-    case Missing::kAttribute: fail_argument("chat template: {}", what);
-    case Missing::kUnsafe: fail_argument("chat template: access to {} is unsafe", what);
-    case Missing::kParameter: fail_argument("chat template: parameter '{}' was not provided", what);
-    case Missing::kName: break;
+    case Missing::kAttribute:
+      fail_argument("chat template: {}", what);
+    case Missing::kUnsafe:
+      fail_argument("chat template: access to {} is unsafe", what);
+    case Missing::kParameter:
+      fail_argument("chat template: parameter '{}' was not provided", what);
+    case Missing::kName:
+      break;
   }
   fail_argument("chat template: '{}' is undefined", what);
 }

@@ -33,7 +33,7 @@ enum class Kind : uint8_t {
   kInt,
   kFloat,
   kString,
-  kList,       // list, tuple, range and the iterators that filters return
+  kList,  // list, tuple, range and the iterators that filters return
   kDict,
   kNamespace,  // a dict with attributes that templates may set
   kCallable,
@@ -64,7 +64,9 @@ struct Value {
   static Value of(double value);
   static Value of(Text text);
   static Value of(std::shared_ptr<const Text> text);
-  static Value string(std::string_view trusted) { return of(Text{std::string(trusted), {}, false}); }
+  static Value string(std::string_view trusted) {
+    return of(Text{std::string(trusted), {}, false});
+  }
   static Value of(ListObject* list);
   static Value of(DictObject* dict, Kind kind = Kind::kDict);
   static Value of(CallableObject* callable);
@@ -129,9 +131,9 @@ struct LoopObject final : Object {
   const std::vector<Value>* items = nullptr;
   int64_t index0 = 0;
   int64_t depth0 = 0;
-  const Node* node = nullptr;      // for recursive loops
-  Scope* scope = nullptr;          // the scope around the loop
-  std::vector<Value> last_changed; // arguments of the last loop.changed()
+  const Node* node = nullptr;       // for recursive loops
+  Scope* scope = nullptr;           // the scope around the loop
+  std::vector<Value> last_changed;  // arguments of the last loop.changed()
   bool changed_called = false;
 };
 

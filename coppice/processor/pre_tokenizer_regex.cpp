@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kJitStackStart = 32 << 10;
 constexpr size_t kJitStackLimit = 64 << 20;
 constexpr uint32_t kHeapLimitKib = 256 << 10;
-constexpr uint32_t kMatchLimit = 50'000'000;
+constexpr uint32_t kMatchLimit = 20'000'000;
 
 template <typename T, void (*Free)(T*)>
 struct Freer {

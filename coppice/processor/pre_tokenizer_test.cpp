@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/processor/pre_tokenizer_regex.h"
 #include "coppice/processor/tokenizer_testing.h"
+#include "coppice/processor/unicode.h"
 
 namespace coppice {
 namespace {
@@ -82,7 +83,12 @@ TEST(PreTokenizer, T05_missing_or_unknown_name_is_refused) {
   }
 }
 
-// U+0300 and up only where PCRE2 knows the same characters: nasty_character() mostly does.
+// Whether the classes of both sides agree: not on the newest letters.
+bool pcre2_knows(std::string_view character) {
+  const uint32_t c = code_point_at(character, 0).value;
+  return c < 0x10000 && c != 0x1C89 && c != 0x1C8A && !(c >= 0xA7CB && c <= 0xA7DC);
+}
+
 TEST(PreTokenizer, ScannersEqualTheirExpressions) {
   Rng rng(11);
   for (const KnownSplit known : kAll) {
@@ -93,7 +99,7 @@ TEST(PreTokenizer, ScannersEqualTheirExpressions) {
       std::string text;
       for (uint64_t n = 1 + rng.below(16); n > 0; --n) {
         const std::string c = testing::nasty_character(rng.below(uint64_t{1} << 62));
-        text += c.size() < 4 || c == "\U0001F600" ? c : "x";
+        text += pcre2_knows(c) ? c : "x";
       }
       std::vector<size_t> expected;
       regex.split(text, 0, expected);
@@ -127,12 +133,12 @@ TEST(PreTokenizer, T01_T02_long_runs_take_linear_time) {
     const RegexSplitter regex(split_pattern(known));
     for (const auto* unit : {"A", " ", "\n", " \n", "\t ", "us", "1", ".", "'s", "\u0301"}) {
       const std::string text = "a" + repeat(unit, 100'000) + "b";
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = std::clock();
       std::vector<size_t> ends;
       std::vector<size_t> expected;
       scanner.split(text, ends);
       regex.split(text, 0, expected);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << unit;
+      EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC) << unit;
       EXPECT_EQ(ends, expected) << static_cast<int>(known) << " " << unit;
     }
   }
@@ -152,7 +158,7 @@ TEST(RegexSplitter, GapsArePiecesAndBlanksAreWhiteSpace) {
 TEST(RegexSplitter, BadPatternsAndRunawayMatchesAreErrors) {
   EXPECT_THROW(RegexSplitter("(a"), Error);
   EXPECT_THROW(RegexSplitter(R"(\C)"), Error);
-  const RegexSplitter runaway("(?:a+)+b");
+  const RegexSplitter runaway("(?:a+)+[^ab]");
   std::vector<size_t> ends;
   EXPECT_THROW(runaway.split(repeat("a", 40), 0, ends), Error);
 }

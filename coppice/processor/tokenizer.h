@@ -1,14 +1,17 @@
 // Text to token ids and back: byte-level BPE and SentencePiece-type BPE vocabularies.
 //
-// Ids equal those of the Hugging Face reference tokenizers, except on purpose in three places:
+// Ids equal those of the Hugging Face reference tokenizers, except on purpose in four places:
 //  - text that came from a user (`plain` ranges) never becomes an added or control token;
 //  - decoding replaces ill-formed UTF-8 by one U+FFFD per maximal ill-formed part, also in runs of
 //    byte tokens, where the reference spoils the whole run: so streams can be decoded as they come;
+//  - decoding gives added tokens as they are written, where the reference reads those that hold
+//    Latin-1 letters as bytes;
 //  - decoding never removes blanks before punctuation ("clean_up_tokenization_spaces").
-// Input that is not UTF-8 is read as if each ill-formed part were U+FFFD.
-// Encoding takes time linear (merging: n log n) in the length of the text, whatever it holds.
-// A Tokenizer is immutable and thread-safe. It is movable; decoders refer to its inner part and
-// stay valid when it is moved, but not when it is destroyed.
+// Composition (NFC) follows Unicode 15, the reference an older version: 54 combining marks that it
+// does not know yet may be put in another order. Input that is not UTF-8 is read as if each
+// ill-formed part were U+FFFD. Encoding takes time linear (merging: n log n) in the length of the
+// text, whatever it holds. A Tokenizer is immutable and thread-safe. It is movable; decoders refer
+// to its inner part and stay valid when it is moved, but not when it is destroyed.
 #pragma once
 
 #include <cstddef>

@@ -129,7 +129,26 @@ class Encoder {
       word(piece.substr(0, mark));
       piece.remove_prefix(mark);
     }
-    word(piece);
+    cut_word(piece);
+  }
+
+  // Cuts where no merge crosses. Two characters outside the vocabulary stay together: they may have
+  // to become one unknown token.
+  void cut_word(std::string_view text) {
+    if (model_.byte_level || !model_.cut_words || !model_.whole_words.empty()) return word(text);
+    size_t begin = 0;
+    uint32_t last = 0;
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint c = code_point_at(text, at);
+      if (at > begin && !model_.junctions.contains(TokenizerModel::junction(last, c.value)) &&
+          (model_.char_ids.contains(last) || model_.char_ids.contains(c.value))) {
+        word(text.substr(begin, at - begin));
+        begin = at;
+      }
+      last = c.value;
+      at += c.bytes;
+    }
+    if (begin < text.size()) word(text.substr(begin));
   }
 
   void word(std::string_view text) {

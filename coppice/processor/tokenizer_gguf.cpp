@@ -170,7 +170,7 @@ void add_scored_merges(const GgufTokenizerFields& fields, TokenizerModel& model)
       const int32_t left = normal(piece.substr(0, cut));
       if (left < 0) continue;
       const int32_t right = normal(piece.substr(cut));
-      if (right >= 0) model.merges.add(left, right, {rank, by_score[i]});
+      if (right >= 0) model.add_merge(left, right, {rank, by_score[i]});
     }
   }
 }

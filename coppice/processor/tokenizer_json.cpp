@@ -110,7 +110,8 @@ void read_merges(const Json& part, TokenizerModel& model) {
                       merge[1].get_ref<const std::string&>(), rank++);
       continue;
     }
-    const std::string_view line = merge.is_string() ? merge.get_ref<const std::string&>() : "";
+    std::string_view line;
+    if (merge.is_string()) line = merge.get_ref<const std::string&>();
     const size_t blank = line.find(' ', 1);
     if (blank == std::string_view::npos || blank + 1 == line.size()) {
       fail_argument("tokenizer.json: merge {} is {}; expected two tokens", rank, dump_json(merge));

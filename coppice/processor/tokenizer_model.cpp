@@ -79,7 +79,22 @@ void TokenizerModel::add_merge(std::string_view left, std::string_view right, ui
   const int32_t a = id_of(left);
   const int32_t b = id_of(right);
   const int32_t merged = id_of(std::string(left).append(right));
-  if (!is_special(merged)) merges.add(a, b, {rank, merged});
+  if (!is_special(merged)) add_merge(a, b, {rank, merged});
+}
+
+void TokenizerModel::add_merge(int32_t left, int32_t right, MergeTable::Merge merge) {
+  merges.add(left, right, merge);
+  if (byte_level) return;
+  const TokenEntry& a = tokens[static_cast<size_t>(left)];
+  const TokenEntry& b = tokens[static_cast<size_t>(right)];
+  if (a.kind == TokenKind::kByte || b.kind == TokenKind::kByte || !is_valid_utf8(a.text) ||
+      !is_valid_utf8(b.text)) {
+    cut_words = false;
+    return;
+  }
+  size_t last = a.text.size() - 1;
+  while ((static_cast<uint8_t>(a.text[last]) & 0xC0) == 0x80) --last;
+  junctions.insert(junction(code_point_at(a.text, last).value, code_point_at(b.text, 0).value));
 }
 
 void TokenizerModel::finish() {

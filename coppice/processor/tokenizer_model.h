@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "coppice/processor/bpe.h"
@@ -44,7 +45,7 @@ using TokenMap = std::unordered_map<std::string, int32_t, StringHash, std::equal
 inline constexpr std::string_view kBlankMark = "\xE2\x96\x81";
 
 struct TokenizerModel {
-  static constexpr size_t kMaxTokens = 1 << 21;
+  static constexpr size_t kMaxTokens = 1 << 20;
 
   std::vector<TokenEntry> tokens;  // by id
   TokenMap by_text;                // every token; the first of equal ones
@@ -72,7 +73,12 @@ struct TokenizerModel {
   bool fuse_unknown = false;                       // a run of unknown characters is one token
 
   MergeTable merges;
-  TokenMap whole_words;  // words that are never merged, by bytes ("ignore_merges"); else empty
+  // Where merges can cross, of a vocabulary of characters: pairs of a merge's last character on the
+  // left and first on the right. Words are cut at every other pair: no id changes, and time is
+  // saved.
+  std::unordered_set<uint64_t> junctions;
+  bool cut_words = true;  // false when byte tokens merge, whose characters say nothing
+  TokenMap whole_words;   // words that are never merged, by bytes ("ignore_merges"); else empty
 
   int32_t bos = -1, eos = -1, unk = -1, pad = -1;
   int32_t unknown_symbol = -1;  // for characters that nothing else covers; -1: they are left out
@@ -90,6 +96,9 @@ struct TokenizerModel {
   // Adds the merge of two tokens by their texts. Throws when one of the three is no token. A merge
   // that gives a control token is left out, so that no ordinary text becomes one.
   void add_merge(std::string_view left, std::string_view right, uint32_t rank);
+  // The same by ids.
+  void add_merge(int32_t left, int32_t right, MergeTable::Merge merge);
+  static uint64_t junction(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
   // Fills byte_ids or char_ids from the normal and byte tokens, and `ends` from names and `eos`.
   void finish();
 

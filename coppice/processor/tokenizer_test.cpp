@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
@@ -73,7 +73,7 @@ TEST(Tokenizer, T01_T02_long_runs_take_linear_time) {
   for (const auto* pre : {"gpt-2", "qwen2", "llama-bpe", "smollm"}) {
     const TinyBpe bpe{.pre = pre, .merges = {"A A", "AA AA", "AAAA AAAA", "u s", "us us", "\n \n"}};
     const Tokenizer t = Tokenizer::from_gguf(bpe.gguf());
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = std::clock();
     EXPECT_EQ(t.encode(repeat("A", 1'000'000)).size(), 125'000u) << pre;
     EXPECT_EQ(t.encode(repeat("A", 43'000)).size(), 5'375u) << pre;
     EXPECT_EQ(t.encode(repeat("us", 20'000)).size(), 10'000u) << pre;
@@ -81,15 +81,15 @@ TEST(Tokenizer, T01_T02_long_runs_take_linear_time) {
     EXPECT_EQ(t.decode(t.encode(lines)), lines) << pre;
     const std::string blanks = repeat(" \n", 20'000);
     EXPECT_EQ(t.decode(t.encode(blanks)), blanks) << pre;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << pre;
+    EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC) << pre;
   }
 }
 
 TEST(Tokenizer, T01_long_runs_of_a_sentencepiece_vocabulary) {
   const Tokenizer t = Tokenizer::from_gguf(tiny_sentencepiece({"A", kMark, "AA", "AAAA"}));
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = std::clock();
   EXPECT_EQ(t.encode(repeat("A", 1'000'000)).size(), 250'001u);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
 }
 
 TEST(Tokenizer, T05_gguf_without_or_with_unknown_pre_tokenizer_is_refused) {
@@ -244,14 +244,14 @@ TEST(Tokenizer, T14_a_token_made_of_both_sides_stays_text) {
 }
 
 TEST(Tokenizer, T14_no_merge_makes_a_control_token) {
-  TinyBpe bpe{.merges = {"< x", "<x >"}};
+  TinyBpe bpe{.merges = {"< -", "<- >"}};
   GgufTokenizerFields fields = bpe.gguf();
-  ASSERT_EQ(fields.tokens[257], "<x>");
+  ASSERT_EQ(fields.tokens[257], "<->");
   fields.types[257] = 3;
   const Tokenizer t = Tokenizer::from_gguf(fields);
-  EXPECT_EQ(t.encode("<x>"), Ids{257});
+  EXPECT_EQ(t.encode("<->"), Ids{257});
   const std::vector<TextRange> plain = {{0, 3}};
-  EXPECT_EQ(texts_of(t, "<x>", {}, plain), (Pieces{"<x", ">"}));
+  EXPECT_EQ(texts_of(t, "<->", {}, plain), (Pieces{"<-", ">"}));
   const Tokenizer spm = Tokenizer::from_gguf(tiny_sentencepiece({kMark, "<", "s", ">", "<s"}));
   EXPECT_EQ(texts_of(spm, "<s>", {}, plain), (Pieces{" ", "<s", ">"}));
 }

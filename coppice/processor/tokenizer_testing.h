@@ -19,7 +19,7 @@ std::string in_byte_alphabet(std::string_view text);
 // plain bytes), then control tokens, then added words.
 struct TinyBpe {
   std::string pre = "gpt-2";
-  std::vector<std::string> merges;
+  std::vector<std::string> merges = {};
   std::vector<std::string> control = {"<|im_start|>", "<|im_end|>", "<bos>"};
   std::vector<std::string> added = {"<think>"};
   bool add_bos = false;

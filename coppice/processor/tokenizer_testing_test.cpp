@@ -1,5 +1,7 @@
 #include "coppice/processor/tokenizer_testing.h"
 
+#include <fmt/format.h>
+
 #include "coppice/processor/tokenizer_model.h"
 
 namespace coppice::testing {

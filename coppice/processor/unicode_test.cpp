@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 
 #include "coppice/core/rng.h"
@@ -106,9 +106,9 @@ TEST(Unicode, Composition) {
 
 TEST(Unicode, CompositionOfLongRunsOfMarksStaysFast) {
   const std::string marks = "e" + testing::repeat("\u0301\u0316", 200'000);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = std::clock();
   const std::string once = nfc(marks);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
   EXPECT_EQ(nfc(once), once);
   EXPECT_TRUE(once.starts_with("\u00e9\u0316\u0316"));
 }

@@ -29,7 +29,8 @@ std::tm fixed_time() {
   return time;
 }
 
-void put(OrderedJson& answer, const std::string& text, const std::vector<coppice::TextRange>& plain) {
+void put(OrderedJson& answer, const std::string& text,
+         const std::vector<coppice::TextRange>& plain) {
   answer["text"] = text;
   answer["plain"] = OrderedJson::array();
   for (const auto& range : plain) answer["plain"].push_back({range.begin, range.end});

@@ -1,7 +1,8 @@
 // Tokenizes for tokenizer_parity.py.
 //
-//   tokenize_tool VOCABULARY            JSON strings on stdin, one a line -> [ids, decoded text] each
-//   tokenize_tool VOCABULARY --bench F  encodes the file F several times, prints MB/s and tokens/s
+//   tokenize_tool VOCABULARY            JSON strings on stdin, one a line -> [ids, decoded text]
+//   each tokenize_tool VOCABULARY --bench F  encodes the file F several times, prints MB/s and
+//   tokens/s
 //
 // VOCABULARY is a GGUF file or a tokenizer.json.
 #include <chrono>
