@@ -24,7 +24,8 @@ void chat(const ChatOptions& options) {
   std::string document;
   if (!options.prompt_file.empty()) document = read_text_file(options.prompt_file) + "\n\n";
   const Runtime runtime(options.model);
-  Conversation conversation(runtime, options.generation, runtime.model()->args().max_position_embeddings);
+  Conversation conversation(runtime, options.generation,
+                            runtime.model()->args().max_position_embeddings);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) std::cerr << "One message a line; an empty line or Ctrl-D ends.\n";
   while (true) {
@@ -39,7 +40,8 @@ void chat(const ChatOptions& options) {
       document.clear();  // it is in the chat from now on
       output.usage.timing.load_s = runtime.load_seconds();
       if (options.model.json) {
-        std::cout << dump_json(result_json(output.text, output.finish_reason, output.usage)) << std::endl;
+        std::cout << dump_json(result_json(output.text, output.finish_reason, output.usage))
+                  << std::endl;
       } else {
         std::cout << std::endl;
         std::cerr << usage_line(output, runtime.cache()) << "\n";
@@ -59,7 +61,8 @@ void add_chat_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("chat", "talk with a model, one message a line");
   add_model_options(*command, options->model, "1024");
   add_generation_options(*command, options->generation);
-  command->add_option("--prompt-file", options->prompt_file, "text to read before the first message")
+  command
+      ->add_option("--prompt-file", options->prompt_file, "text to read before the first message")
       ->check(CLI::ExistingFile);
   command->callback([options] { chat(*options); });
 }

@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/report.h"
 #include "apps/runtime.h"
+#include "apps/usage.h"
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 #include "coppice/eval/perplexity.h"
@@ -38,8 +39,8 @@ PerplexityProgress progress_printer() {
   };
 }
 
-Json ppl_json(const PplOptions& options, const EvictionConfig& eviction, const PerplexityResult& result,
-              double load_seconds) {
+Json ppl_json(const PplOptions& options, const EvictionConfig& eviction,
+              const PerplexityResult& result, double load_seconds) {
   const bool bounded = eviction.budget_entries != EvictionConfig::kUnbounded;
   return {{"perplexity", result.perplexity},
           {"mean_nll", result.mean_nll},
@@ -78,22 +79,27 @@ void eval_ppl(const PplOptions& options) {
   eval.kv_dtype = kv_dtype(options.model);
   eval.eviction = eviction_config(options.model, runtime.has_gate(),
                                   budget_entries(options.model, runtime.cache(), options.context));
-  const PerplexityResult result =
-      evaluate_perplexity(*runtime.model(), ids, eval, options.model.json ? nullptr : progress_printer());
+  const PerplexityResult result = from_flags([&] {
+    return evaluate_perplexity(*runtime.model(), ids, eval,
+                               options.model.json ? nullptr : progress_printer());
+  });
 
   if (options.model.json) {
-    std::cout << dump_json(ppl_json(options, eval.eviction, result, runtime.load_seconds())) << "\n";
+    std::cout << dump_json(ppl_json(options, eval.eviction, result, runtime.load_seconds()))
+              << "\n";
     return;
   }
-  std::cout << fmt::format("perplexity {:.4f}  (mean NLL {:.6f} over {} tokens: positions {}..{} of {} x {})\n",
-                           result.perplexity, result.mean_nll, human_count(result.scored_tokens),
-                           options.context / 2, options.context - 2, options.chunks, options.context);
-  std::cout << fmt::format("{}: {} entries kept, {} evicted, rows {} to {} long; KV at most {} of {} bound; {:.0f} tokens/s\n",
-                           eval.eviction.policy, human_count(result.kept_entries),
-                           human_count(result.evicted_entries), result.shortest_row, result.longest_row,
-                           human_bytes(static_cast<double>(result.bytes_peak)),
-                           human_bytes(static_cast<double>(result.bytes_bound)),
-                           static_cast<double>(result.tokens_read) / result.seconds);
+  std::cout << fmt::format(
+      "perplexity {:.4f}  (mean NLL {:.6f} over {} tokens: positions {}..{} of {} x {})\n",
+      result.perplexity, result.mean_nll, human_count(result.scored_tokens), options.context / 2,
+      options.context - 2, options.chunks, options.context);
+  std::cout << fmt::format(
+      "{}: {} entries kept, {} evicted, rows {} to {} long; KV at most {} of {} bound; {:.0f} "
+      "tokens/s\n",
+      eval.eviction.policy, human_count(result.kept_entries), human_count(result.evicted_entries),
+      result.shortest_row, result.longest_row, human_bytes(static_cast<double>(result.bytes_peak)),
+      human_bytes(static_cast<double>(result.bytes_bound)),
+      static_cast<double>(result.tokens_read) / result.seconds);
 }
 
 }  // namespace
@@ -105,7 +111,8 @@ void add_eval_command(CLI::App& program) {
   CLI::App* ppl = eval->add_subcommand("ppl", "perplexity of a text");
   add_model_options(*ppl, options->model, "full");
   ppl->add_option("--text", options->text, "UTF-8 text file")->required()->check(CLI::ExistingFile);
-  ppl->add_option("--context", options->context, "tokens of one chunk of text; its second half is scored")
+  ppl->add_option("--context", options->context,
+                  "tokens of one chunk of text; its second half is scored")
       ->check(CLI::Range(4, 1 << 30))
       ->capture_default_str();
   ppl->add_option("--chunks", options->chunks, "how many, from the start of the text")

@@ -39,7 +39,8 @@ Json describe_model(const Checkpoint& checkpoint, bool tensors) {
   if (tensors) {
     Json list = Json::array();
     for (const TensorInfo& info : checkpoint.tensor_infos()) {
-      list.push_back({{"name", info.name}, {"type", info.type}, {"shape", info.shape}, {"bytes", info.bytes}});
+      list.push_back(
+          {{"name", info.name}, {"type", info.type}, {"shape", info.shape}, {"bytes", info.bytes}});
     }
     result["tensors"] = std::move(list);
   }
@@ -66,8 +67,9 @@ bool is_gate_file(const std::string& path) {
 
 void inspect(const InspectOptions& options) {
   const std::string path = model_path(options.path);
-  const Json description = is_gate_file(path) ? describe_gate(load_gate(path).spec)
-                                              : describe_model(Checkpoint::open(path), options.tensors);
+  const Json description = is_gate_file(path)
+                               ? describe_gate(load_gate(path).spec)
+                               : describe_model(Checkpoint::open(path), options.tensors);
   if (options.json) {
     std::cout << dump_json(description) << "\n";
   } else {
@@ -80,7 +82,9 @@ void inspect(const InspectOptions& options) {
 void add_inspect_command(CLI::App& program) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = program.add_subcommand("inspect", "what is in a model or gate file");
-  command->add_option("file", options->path, "GGUF file, Hugging Face folder, gate file, or smollm2")->required();
+  command
+      ->add_option("file", options->path, "GGUF file, Hugging Face folder, gate file, or smollm2")
+      ->required();
   command->add_flag("--tensors", options->tensors, "list every tensor of a model");
   command->add_flag("--json", options->json, "print one JSON object on stdout");
   command->callback([options] { inspect(*options); });

@@ -28,8 +28,8 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// Activations of one pass, all float32: the residual stream and its norm, the projections, the feed-forward
-// parts that live at once, and one row of logits with its copy for sampling.
+// Activations of one pass, all float32: the residual stream and its norm, the projections, the
+// feed-forward parts that live at once, and one row of logits with its copy for sampling.
 int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens) {
   const int64_t heads = args.num_attention_heads + 2 * args.num_key_value_heads;
   const int64_t attention = 2 * heads * args.head_dim + args.num_attention_heads * args.head_dim;
@@ -43,11 +43,12 @@ void plan(const PlanOptions& options) {
   const std::optional<GateWeights> gate = find_gate(options.model, checkpoint);
   const CacheConfig cache = cache_config(args, kv_dtype(options.model), c10::Device(c10::kCPU));
   const int64_t tokens = options.tokens > 0 ? options.tokens : args.max_position_embeddings;
-  const EvictionConfig eviction =
-      eviction_config(options.model, gate.has_value(), budget_entries(options.model, cache, tokens));
+  const EvictionConfig eviction = eviction_config(options.model, gate.has_value(),
+                                                  budget_entries(options.model, cache, tokens));
   const int64_t blocks = worst_case_blocks(cache, eviction, options.model.chunk, tokens);
 
-  const int64_t weights = weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
+  const int64_t weights =
+      weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
   const int64_t kv = blocks * cache.block_bytes();
   const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens));
   const int64_t program = resident_bytes();
@@ -59,7 +60,11 @@ void plan(const PlanOptions& options) {
       {"tokens", tokens},
       {"budget_entries", bounded ? Json(eviction.budget_entries * cache.num_rows()) : Json()},
       {"bytes",
-       {{"weights", weights}, {"kv", kv}, {"scratch", scratch}, {"vision", 0}, {"program", program},
+       {{"weights", weights},
+        {"kv", kv},
+        {"scratch", scratch},
+        {"vision", 0},
+        {"program", program},
         {"total", weights + kv + scratch + program}}},
       {"kv_full_bytes", full}};
   if (options.model.json) {
@@ -67,13 +72,16 @@ void plan(const PlanOptions& options) {
     return;
   }
   const auto row = [](const char* name, int64_t bytes, const std::string& note) {
-    std::cout << fmt::format("{:10}{:>12}  {}\n", name, human_bytes(static_cast<double>(bytes)), note);
+    std::cout << fmt::format("{:10}{:>12}  {}\n", name, human_bytes(static_cast<double>(bytes)),
+                             note);
   };
   row("weights", weights, options.model.weights + (gate ? ", with gate" : ", no gate"));
-  row("KV", kv, bounded ? fmt::format("{}, {} entries per head and a chunk of {} tokens; full cache of {} tokens: {}",
-                                      eviction.policy, eviction.budget_entries, options.model.chunk,
-                                      human_count(tokens), human_bytes(static_cast<double>(full)))
-                        : fmt::format("full cache of {} tokens", human_count(tokens)));
+  row("KV", kv,
+      bounded ? fmt::format(
+                    "{}, {} entries per head and a chunk of {} tokens; full cache of {} tokens: {}",
+                    eviction.policy, eviction.budget_entries, options.model.chunk,
+                    human_count(tokens), human_bytes(static_cast<double>(full)))
+              : fmt::format("full cache of {} tokens", human_count(tokens)));
   row("scratch", scratch, "activations of one pass");
   row("vision", 0, "no vision tower");
   row("program", program, "code and libraries");
@@ -84,9 +92,12 @@ void plan(const PlanOptions& options) {
 
 void add_plan_command(CLI::App& program) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = program.add_subcommand("plan", "memory that settings will take, without loading");
+  CLI::App* command =
+      program.add_subcommand("plan", "memory that settings will take, without loading");
   add_model_options(*command, options->model, "1024");
-  command->add_option("--tokens", options->tokens, "prompt and new tokens together [the trained range]")
+  command
+      ->add_option("--tokens", options->tokens,
+                   "prompt and new tokens together [the trained range]")
       ->check(CLI::PositiveNumber);
   command->callback([options] { plan(*options); });
 }

@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/conversation.h"
 #include "apps/report.h"
+#include "apps/usage.h"
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 
@@ -32,9 +33,7 @@ std::string read_input(const std::string& path) {
   return text.str();
 }
 
-void print_text(std::string_view text) {
-  std::cout << text << std::flush;
-}
+void print_text(std::string_view text) { std::cout << text << std::flush; }
 
 // The prompt as it stands, without a template.
 RequestOutput run_raw(const Runtime& runtime, const RunOptions& options, const std::string& text,
@@ -47,9 +46,11 @@ RequestOutput run_raw(const Runtime& runtime, const RunOptions& options, const s
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t longest = runtime.longest_tokens(prompt_tokens, options.generation.max_tokens);
   const auto engine = runtime.make_engine(longest, longest);
-  return engine->run(request, [&on_text](const RequestOutput& part) {
-    if (on_text) on_text(part.text);
-    return true;
+  return from_flags([&] {
+    return engine->run(request, [&on_text](const RequestOutput& part) {
+      if (on_text) on_text(part.text);
+      return true;
+    });
   });
 }
 
@@ -61,10 +62,12 @@ int64_t text_tokens(const Runtime& runtime, const std::vector<std::string>& turn
     total += static_cast<int64_t>(runtime.tokenizer().encode(turn).size());
     if (options.max_tokens) total += *options.max_tokens;
   }
-  return options.max_tokens ? total : std::max(total, runtime.model()->args().max_position_embeddings);
+  return options.max_tokens ? total
+                            : std::max(total, runtime.model()->args().max_position_embeddings);
 }
 
-void print_result(const Runtime& runtime, RequestOutput output, const std::string& text, bool json) {
+void print_result(const Runtime& runtime, RequestOutput output, const std::string& text,
+                  bool json) {
   output.usage.timing.load_s = runtime.load_seconds();
   if (json) {
     std::cout << dump_json(result_json(text, output.finish_reason, output.usage)) << "\n";
@@ -103,7 +106,11 @@ void run(const RunOptions& options) {
   Conversation chat(runtime, options.generation, text_tokens(runtime, turns, options.generation));
   for (std::size_t i = 0; i < turns.size(); ++i) {
     if (!json && turns.size() > 1) {
-      std::cout << "> " << (i == 0 && turns[0].size() > 300 ? "..." + turns[0].substr(turns[0].rfind("\n\n") + 2) : turns[i]) << "\n";
+      std::cout << "> "
+                << (i == 0 && turns[0].size() > 300
+                        ? "..." + turns[0].substr(turns[0].rfind("\n\n") + 2)
+                        : turns[i])
+                << "\n";
     }
     RequestOutput output = chat.ask(turns[i], on_text);
     const std::string answer = output.text;
@@ -120,8 +127,10 @@ void add_run_command(CLI::App& program) {
   add_generation_options(*command, options->generation);
   command->add_option("prompt", options->prompt, "prompt text; stands after --prompt-file");
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt; - is stdin");
-  CLI::Option* turns = command->add_option("--turns-file", options->turns_file, "one user turn a line");
-  command->add_flag("--raw", options->raw, "no chat template: the text is continued")->excludes(turns);
+  CLI::Option* turns =
+      command->add_option("--turns-file", options->turns_file, "one user turn a line");
+  command->add_flag("--raw", options->raw, "no chat template: the text is continued")
+      ->excludes(turns);
   command->callback([options] { run(*options); });
 }
 

@@ -2,15 +2,18 @@
 
 #include <algorithm>
 
+#include "apps/usage.h"
 #include "coppice/core/error.h"
 
 namespace coppice {
 
-Conversation::Conversation(const Runtime& runtime, const GenerationOptions& options, int64_t text_tokens)
+Conversation::Conversation(const Runtime& runtime, const GenerationOptions& options,
+                           int64_t text_tokens)
     : runtime_(runtime),
       options_(options),
       engine_(runtime.make_engine(text_tokens, runtime.longest_tokens(0, std::nullopt))) {
-  if (!options.system.empty()) messages_.push_back({{"role", "system"}, {"content", options.system}});
+  if (!options.system.empty())
+    messages_.push_back({{"role", "system"}, {"content", options.system}});
 }
 
 // What the engine must still read of `prompt`.
@@ -26,7 +29,8 @@ std::vector<int32_t> Conversation::next_tokens(const RenderedPrompt& prompt) {
   }
   std::vector<TextRange> plain;
   for (const TextRange& range : prompt.plain) {
-    if (range.end > offset) plain.push_back({std::max<int64_t>(0, range.begin - offset), range.end - offset});
+    if (range.end > offset)
+      plain.push_back({std::max<int64_t>(0, range.begin - offset), range.end - offset});
   }
   return runtime_.tokenizer().encode(rest, {.parse_special = true}, plain);
 }
@@ -48,9 +52,11 @@ RequestOutput Conversation::ask(const std::string& user,
   request.sampling.max_tokens = options_.max_tokens;
   request.session = session_;
   request.keep_session = true;
-  RequestOutput output = engine_->run(request, [&on_text](const RequestOutput& part) {
-    if (on_text) on_text(part.text);
-    return true;
+  RequestOutput output = from_flags([&] {
+    return engine_->run(request, [&on_text](const RequestOutput& part) {
+      if (on_text) on_text(part.text);
+      return true;
+    });
   });
 
   session_ = output.session;

@@ -1,8 +1,8 @@
 // Turns of a chat over one engine session: each turn reads only what is new.
 //
-// The prompt of a turn is the rendered template. Where it continues what the session has read and written, only
-// the rest is read; where the template rewrites the past (a thinking part removed, say), the session is dropped
-// and the whole chat is read again. TokenUsage::reused tells which.
+// The prompt of a turn is the rendered template. Where it continues what the session has read and
+// written, only the rest is read; where the template rewrites the past (a thinking part removed,
+// say), the session is dropped and the whole chat is read again. TokenUsage::reused tells which.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ class Conversation final {
   // `runtime` must outlive it. `text_tokens`: what a budget that is a share counts from.
   Conversation(const Runtime& runtime, const GenerationOptions& options, int64_t text_tokens);
 
-  // One user turn. `on_text` sees the answer as it comes. Throws as Engine::submit; the chat is then as before.
+  // One user turn. `on_text` sees the answer as it comes. Throws as Engine::submit; the chat is
+  // then as before.
   RequestOutput ask(const std::string& user, const std::function<void(std::string_view)>& on_text);
 
   const OrderedJson& messages() const { return messages_; }

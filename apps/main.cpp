@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "apps/commands.h"
-#include "coppice/core/error.h"
+#include "apps/usage.h"
 
 namespace {
 
@@ -32,8 +32,10 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     return program.exit(error) == 0 ? 0 : 2;  // help and version are no errors
+  } catch (const coppice::UsageError& error) {
+    return fail_with(2, error.what());
   } catch (const coppice::Error& error) {
-    return fail_with(error.code() == coppice::ErrorCode::kInvalidArgument ? 2 : 1, error.what());
+    return fail_with(1, error.what());
   } catch (const std::exception& error) {
     return fail_with(1, error.what());
   }

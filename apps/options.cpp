@@ -35,7 +35,8 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
          "--kv-budget",
          checked("--kv-budget",
                  [&options](const std::string& text) { options.budget = KvBudget::parse(text); }),
-         "KV budget: 512 (mean entries per KV head), 64MiB (bytes), 12.5% (of prompt and new tokens) "
+         "KV budget: 512 (mean entries per KV head), 64MiB (bytes), 12.5% (of prompt and new "
+         "tokens) "
          "or full")
       ->default_str(default_budget);
   app.add_option("--kv-sinks", options.sinks, "first tokens never evicted [the policy's own]")
@@ -51,8 +52,9 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
   app.add_option("--chunk", options.chunk, "tokens read per pass, with eviction after each")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--positions", options.positions,
-                 "original, or compact: renumbered when the trained range ends, for endless streams")
+  app.add_option(
+         "--positions", options.positions,
+         "original, or compact: renumbered when the trained range ends, for endless streams")
       ->check(CLI::IsMember({"original", "compact"}))
       ->capture_default_str();
   app.add_option("--weights", options.weights,

@@ -25,13 +25,14 @@ std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {
   const int64_t seen = tokens.prompt + tokens.generated;
   const double full = static_cast<double>(seen * cache.num_rows() * cache.entry_bytes());
   std::string line = fmt::format(
-      "[{} tokens seen ({} reused) | {} of {} KV entries kept, {} evicted | KV at most {} of {} bound; full "
+      "[{} tokens seen ({} reused) | {} of {} KV entries kept, {} evicted | KV at most {} of {} "
+      "bound; full "
       "cache {} | read {:.0f}, wrote {:.0f} tokens/s | {}]",
       human_count(seen), human_count(tokens.reused), human_count(kv.kept_entries),
       human_count(kv.kept_entries + kv.evicted_entries), human_count(kv.evicted_entries),
-      human_bytes(static_cast<double>(kv.bytes_peak)), human_bytes(static_cast<double>(kv.bytes_bound)),
-      human_bytes(full), output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s,
-      kv.policy);
+      human_bytes(static_cast<double>(kv.bytes_peak)),
+      human_bytes(static_cast<double>(kv.bytes_bound)), human_bytes(full),
+      output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s, kv.policy);
   return line;
 }
 

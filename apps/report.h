@@ -12,7 +12,8 @@ namespace coppice {
 std::string human_bytes(double bytes);    // "6.1 MiB"
 std::string human_count(int64_t number);  // "23,040"
 
-// One line: tokens seen, entries kept and evicted, bytes held and bound, what the full cache would hold, speed.
+// One line: tokens seen, entries kept and evicted, bytes held and bound, what the full cache would
+// hold, speed.
 std::string usage_line(const RequestOutput& output, const CacheConfig& cache);
 
 }  // namespace coppice

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "apps/usage.h"
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
 #include "coppice/core/log.h"
 #include "coppice/engine/load_text.h"
+#include "coppice/ops/parallel.h"
 
 namespace coppice {
 namespace {
@@ -29,15 +31,16 @@ fs::path assets_folder() {
     return fs::path(cache) / "assets";
   }
   const std::string base = environment("XDG_CACHE_HOME");
-  return (base.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(base)) / "coppice" / "assets";
+  return (base.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(base)) / "coppice" /
+         "assets";
 }
 
 // Folders that may hold shipped gates: $COPPICE_GATES, or gates/ beside the program's checkout.
 fs::path gates_folder() {
   if (const std::string gates = environment("COPPICE_GATES"); !gates.empty()) return gates;
   std::error_code ignored;
-  for (fs::path at = fs::read_symlink("/proc/self/exe", ignored).parent_path(); at.has_relative_path();
-       at = at.parent_path()) {
+  for (fs::path at = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+       at.has_relative_path(); at = at.parent_path()) {
     if (fs::is_directory(at / "gates", ignored)) return at / "gates";
   }
   return "gates";
@@ -57,7 +60,8 @@ std::string shipped_gate(const Checkpoint& checkpoint) {
   return {};
 }
 
-std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
+std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint,
+                                          const Tokenizer& tokenizer) {
   const auto& templates = checkpoint.chat_templates();
   const auto text_of = [&tokenizer](std::optional<int32_t> id) {
     return id ? tokenizer.token_text(*id) : std::string();
@@ -71,17 +75,17 @@ std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const To
                const auto id = tokenizer.find_token(text);
                return id && tokenizer.is_special(*id);
              })) {
-    log_warning("{} brings no chat template; its vocabulary has the tokens of ChatML, which is used",
-                checkpoint.path());
+    log_warning(
+        "{} brings no chat template; its vocabulary has the tokens of ChatML, which is used",
+        checkpoint.path());
     source = kChatmlTemplate;
   } else {
     return std::nullopt;
   }
-  return ChatTemplate(source,
-                      {.special_tokens = {{"bos_token", text_of(tokenizer.bos_id())},
-                                          {"eos_token", text_of(tokenizer.eos_id())},
-                                          {"pad_token", text_of(tokenizer.pad_id())},
-                                          {"unk_token", text_of(tokenizer.unk_id())}}});
+  return ChatTemplate(source, {.special_tokens = {{"bos_token", text_of(tokenizer.bos_id())},
+                                                  {"eos_token", text_of(tokenizer.eos_id())},
+                                                  {"pad_token", text_of(tokenizer.pad_id())},
+                                                  {"unk_token", text_of(tokenizer.unk_id())}}});
 }
 
 }  // namespace
@@ -92,7 +96,8 @@ std::string model_path(const std::string& model) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     fail(ErrorCode::kNotFound,
-         "the default model is not at {}; `make demo` or `scripts/fetch smollm2` fetches it", path.string());
+         "the default model is not at {}; `make demo` or `scripts/fetch smollm2` fetches it",
+         path.string());
   }
   return path.string();
 }
@@ -142,7 +147,9 @@ WeightMode weight_mode(const ModelOptions& options) {
 }
 
 void set_threads(const ModelOptions& options) {
-  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
+  if (options.threads > 0) ops::set_num_threads(static_cast<int>(options.threads));
+  // Packed weights use our own pool alone; libtorch's threads would only spin beside it.
+  at::set_num_threads(options.weights == "packed" ? 1 : static_cast<int>(ops::num_threads()));
 }
 
 Runtime::Runtime(const ModelOptions& options)
@@ -160,7 +167,8 @@ Runtime::Runtime(const ModelOptions& options)
 
 const ChatTemplate& Runtime::chat_template() const {
   if (!template_) {
-    fail(ErrorCode::kNotFound, "{} brings no chat template; use `coppice run --raw`", checkpoint_.path());
+    fail(ErrorCode::kNotFound, "{} brings no chat template; use `coppice run --raw`",
+         checkpoint_.path());
   }
   return *template_;
 }
@@ -173,20 +181,24 @@ int64_t Runtime::longest_tokens(int64_t prompt, std::optional<int64_t> max_token
   if (max_tokens && *max_tokens < EvictionConfig::kUnbounded - prompt) return prompt + *max_tokens;
   const int64_t range = model_->args().max_position_embeddings;
   if (options_.positions == "original") return std::max(prompt + 1, range);
-  return options_.budget.unit == KvBudget::Unit::kFull ? prompt + range : EvictionConfig::kUnbounded;
+  return options_.budget.unit == KvBudget::Unit::kFull ? prompt + range
+                                                       : EvictionConfig::kUnbounded;
 }
 
 std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest) const {
-  EngineConfig config;
-  const CacheConfig sizes = cache();
-  config.eviction = eviction_config(options_, has_gate_, budget_entries(options_, sizes, text_tokens));
-  config.chunk_tokens = options_.chunk;
-  config.kv_dtype = kv_dtype(options_);
-  config.compact_positions = options_.positions == "compact";
-  config.end_token_ids = end_token_ids(checkpoint_, tokenizer_);
-  config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
-  config.max_blocks = worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
-  return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));
+  return from_flags([&] {
+    EngineConfig config;
+    const CacheConfig sizes = cache();
+    config.eviction =
+        eviction_config(options_, has_gate_, budget_entries(options_, sizes, text_tokens));
+    config.chunk_tokens = options_.chunk;
+    config.kv_dtype = kv_dtype(options_);
+    config.compact_positions = options_.positions == "compact";
+    config.end_token_ids = end_token_ids(checkpoint_, tokenizer_);
+    config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
+    config.max_blocks = worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
+    return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));
+  });
 }
 
 }  // namespace coppice

@@ -15,14 +15,16 @@
 
 namespace coppice {
 
-// The path behind --model: "smollm2" is the fetched default model. Throws kNotFound saying how to get it.
+// The path behind --model: "smollm2" is the fetched default model. Throws kNotFound saying how to
+// get it.
 std::string model_path(const std::string& model);
 
-// The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt when
-// there is none. Throws when it does not fit the model.
+// The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt
+// when there is none. Throws when it does not fit the model.
 std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint);
 
-// The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to streaming.
+// The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to
+// streaming.
 EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64_t budget_entries);
 
 // Entries per head that --kv-budget comes to, for a text of `tokens`.
@@ -47,11 +49,11 @@ class Runtime final {
   bool has_gate() const { return has_gate_; }
   double load_seconds() const { return load_seconds_; }
 
-  // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained range, or
-  // no end at all with compact positions.
+  // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained
+  // range, or no end at all with compact positions.
   int64_t longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const;
-  // An engine whose pool holds one sequence of `longest` tokens under --kv-budget. A budget that is a share
-  // is that share of `text_tokens`, prompt and new ones.
+  // An engine whose pool holds one sequence of `longest` tokens under --kv-budget. A budget that is
+  // a share is that share of `text_tokens`, prompt and new ones.
   std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest) const;
 
  private:

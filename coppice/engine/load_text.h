@@ -6,8 +6,8 @@
 
 namespace coppice {
 
-// From the GGUF metadata or from tokenizer.json. Throws as Tokenizer's factories do, and kNotFound when the
-// model brings no tokenizer.
+// From the GGUF metadata or from tokenizer.json. Throws as Tokenizer's factories do, and kNotFound
+// when the model brings no tokenizer.
 Tokenizer load_tokenizer(const Checkpoint& checkpoint);
 
 // Every token that ends an answer: what the model's files name and what the vocabulary knows.

@@ -3,9 +3,11 @@
 // text; skipped without them.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "coppice/core/error.h"
 #include "coppice/core/json.h"
@@ -99,6 +101,7 @@ TEST(Oracle, every_row_of_the_gate_trial) {
                 row["budget_entries_per_head"].dump().c_str(), result.perplexity,
                 row["perplexity"].get<double>(), result.shortest_row, result.longest_row,
                 result.seconds);
+    std::fflush(stdout);
   }
 }
 

@@ -62,13 +62,16 @@ void attach_gate(Model& model, const GateWeights& gate) {
   options.num_kv_heads = gate.spec.kv_heads;
   options.hidden_layers = gate.spec.hidden_layers;
   const torch::NoGradGuard no_gradient;
-  const nn::RetentionGate* first = nullptr;
+  // Every gate is filled before any is packed: a head that layers share is packed with the first.
+  std::vector<std::shared_ptr<nn::RetentionGate>> modules;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    auto module = std::make_shared<nn::RetentionGate>(options, first);
-    if (first == nullptr) first = module.get();
-    fill(*module, gate.layers[i]);
-    if (layers[i]->is_packed()) module->pack();
-    layers[i]->attach_gate(std::move(module));
+    modules.push_back(
+        std::make_shared<nn::RetentionGate>(options, i == 0 ? nullptr : modules.front().get()));
+    fill(*modules.back(), gate.layers[i]);
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i]->is_packed()) modules[i]->pack();
+    layers[i]->attach_gate(std::move(modules[i]));
   }
 }
 

@@ -28,11 +28,10 @@ inline int reduce_add(__m256i v) {
 }
 
 // Writes 16 codes and returns their sum.
-inline int store_codes(int8_t* codes, __m256i a, __m256i b) {
+inline int store_codes(int16_t* codes, __m256i a, __m256i b) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-  _mm_storeu_si128(
-      reinterpret_cast<__m128i*>(codes),
-      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
+                      _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
   return reduce_add(_mm256_add_epi32(a, b));
 }
 
@@ -47,7 +46,7 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
       poison = _mm256_add_ps(poison, _mm256_mul_ps(v[i], zero));
     }
     const float top = reduce_max(largest);
-    float scale = top < 0x1.0p-100f ? 0.0f : top / 127.0f;
+    float scale = top < 0x1.0p-100f ? 0.0f : top / 32767.0f;
     if (_mm256_movemask_ps(_mm256_cmp_ps(poison, poison, _CMP_UNORD_Q)) != 0) {
       scale = std::numeric_limits<float>::quiet_NaN();
     }
@@ -70,7 +69,7 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
   }
 }
 
-inline __m256i broadcast4(const int8_t* p) {
+inline __m256i broadcast_pair(const int16_t* p) {
   int32_t word;
   std::memcpy(&word, p, sizeof(word));
   return _mm256_set1_epi32(word);
@@ -80,47 +79,39 @@ inline __m256 load_halves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-inline __m256i pair_sums(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
-
-// Sums of one group for codes of 4 bits: 16-bit sums hold 8 products of at most 15 x 127 x 2.
-template <int kGroup, int kRows>
-[[gnu::always_inline]] inline void add_group4(const uint8_t* codes, const int8_t* x,
-                                              __m256i* dots) {
-  const __m256i low_half = _mm256_set1_epi8(15);
-  __m256i words[kRows];
-  for (int n = 0; n < kRows; ++n) words[n] = _mm256_setzero_si256();
-#pragma GCC unroll 4
-  for (int line = 0; line < kGroup / 8; ++line) {
-    const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + line * 64));
-    const __m256i low = _mm256_and_si256(w, low_half);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 4), low_half);
-#pragma GCC unroll 4
-    for (int n = 0; n < kRows; ++n) {
-      const int8_t* at = x + n * 32 + line * 8;
-      words[n] = _mm256_add_epi16(words[n], _mm256_maddubs_epi16(low, broadcast4(at)));
-      words[n] = _mm256_add_epi16(words[n], _mm256_maddubs_epi16(high, broadcast4(at + 4)));
-    }
+// Splits 8 rows of a line of codes into pairs of columns, widened to 16 bits.
+template <int kBits>
+[[gnu::always_inline]] inline void split_line(__m256i line, __m256i (&pairs)[16 / kBits]) {
+  if constexpr (kBits == 4) {
+    const __m256i low = _mm256_set1_epi16(15);
+    pairs[0] = _mm256_and_si256(line, low);
+    pairs[1] = _mm256_and_si256(_mm256_srli_epi16(line, 8), low);
+    pairs[2] = _mm256_and_si256(_mm256_srli_epi16(line, 4), low);
+    pairs[3] = _mm256_srli_epi16(line, 12);
+  } else {
+    pairs[0] = _mm256_and_si256(line, _mm256_set1_epi16(255));
+    pairs[1] = _mm256_srli_epi16(line, 8);
   }
-#pragma GCC unroll 4
-  for (int n = 0; n < kRows; ++n) dots[n] = _mm256_add_epi32(dots[n], pair_sums(words[n]));
 }
 
-// The same for codes of 8 bits. With a minimum, codes stay below 32, so that pairs of products fit
-// 16 bits. Without one, code - 128 is taken as magnitude (at most 128) and sign, which goes to x.
-template <int kGroup, bool kMinimum, int kRows>
-[[gnu::always_inline]] inline void add_group8(const uint8_t* codes, const int8_t* x,
-                                              __m256i* dots) {
-  const __m256i middle = _mm256_set1_epi8(static_cast<char>(0x80));
+// Adds the products of one group of columns for kRows rows of the tile.
+template <int kBits, int kGroup, int kRows>
+[[gnu::always_inline]] inline void add_group(const uint8_t* codes, const int16_t* x,
+                                             __m256i* dots) {
+  constexpr int kPairs = 16 / kBits;
 #pragma GCC unroll 8
-  for (int line = 0; line < kGroup / 4; ++line) {
-    __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + line * 64));
-    if constexpr (!kMinimum) w = _mm256_xor_si256(w, middle);
-    const __m256i size = kMinimum ? w : _mm256_abs_epi8(w);
+  for (int line = 0; line < kGroup / (2 * kPairs); ++line) {
+    __m256i pairs[kPairs];
+    split_line<kBits>(_mm256_load_si256(reinterpret_cast<const __m256i*>(codes + line * 64)),
+                      pairs);
 #pragma GCC unroll 4
-    for (int n = 0; n < kRows; ++n) {
-      __m256i value = broadcast4(x + n * 32 + line * 4);
-      if constexpr (!kMinimum) value = _mm256_sign_epi8(value, w);
-      dots[n] = _mm256_add_epi32(dots[n], pair_sums(_mm256_maddubs_epi16(size, value)));
+    for (int i = 0; i < kPairs; ++i) {
+      const int16_t* at = x + 2 * (line * kPairs + i);
+#pragma GCC unroll 4
+      for (int n = 0; n < kRows; ++n) {
+        const __m256i products = _mm256_madd_epi16(pairs[i], broadcast_pair(at + n * 32));
+        dots[n] = _mm256_add_epi32(dots[n], products);
+      }
     }
   }
 }
@@ -144,19 +135,14 @@ void multiply_half(const CodeBlocks& w, const uint8_t* data, int half, int64_t f
     }
     const int64_t x_group = g * kGroup / 32 * tile.rows + first_row;
     const int64_t sum_at = g * tile.rows + first_row;
-    const int8_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
+    const int16_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
     __m256i dots[kRows];
 #pragma GCC unroll 4
-    for (int n = 0; n < kRows; ++n) dots[n] = _mm256_setzero_si256();
-    if constexpr (kBits == 4) {
-      if constexpr (!kMinimum) {
-#pragma GCC unroll 4
-        for (int n = 0; n < kRows; ++n) dots[n] = _mm256_set1_epi32(neg_sums[sum_at + n] * 8);
-      }
-      add_group4<kGroup, kRows>(codes, x, dots);
-    } else {
-      add_group8<kGroup, kMinimum, kRows>(codes, x, dots);
+    for (int n = 0; n < kRows; ++n) {
+      dots[n] = kMinimum ? _mm256_setzero_si256()
+                         : _mm256_set1_epi32(neg_sums[sum_at + n] * (1 << (kBits - 1)));
     }
+    add_group<kBits, kGroup, kRows>(codes, x, dots);
     const __m256 scale = load_halves(scales);
 #pragma GCC unroll 4
     for (int n = 0; n < kRows; ++n) {

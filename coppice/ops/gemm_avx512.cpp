@@ -19,6 +19,12 @@
 namespace coppice::ops {
 namespace {
 
+inline void store_codes(int16_t* codes, __m512i values) {
+  const __m256i words = _mm512_cvtsepi32_epi16(values);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
+                      _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+}
+
 void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
   const __m512 zero = _mm512_setzero_ps();
   for (int64_t g = 0; g < cols / 32; ++g, x += 32) {
@@ -26,16 +32,15 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
     const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
     const __m512 poison = _mm512_add_ps(_mm512_mul_ps(a, zero), _mm512_mul_ps(b, zero));
     const bool finite = _mm512_cmp_ps_mask(poison, poison, _CMP_UNORD_Q) == 0;
-    float scale = largest < 0x1.0p-100f ? 0.0f : largest / 127.0f;
+    float scale = largest < 0x1.0p-100f ? 0.0f : largest / 32767.0f;
     if (!finite) scale = std::numeric_limits<float>::quiet_NaN();
     const __m512 inverse = _mm512_set1_ps(scale > 0.0f ? 1.0f / scale : 0.0f);
     const __mmask16 keep = scale > 0.0f ? 0xffff : 0;
     const __m512i qa = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(a, inverse));
     const __m512i qb = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(b, inverse));
     const int64_t at = g * tile.rows + row;
-    auto* codes = reinterpret_cast<__m128i*>(tile.codes + at * 32);
-    _mm_storeu_si128(codes, _mm512_cvtsepi32_epi8(qa));
-    _mm_storeu_si128(codes + 1, _mm512_cvtsepi32_epi8(qb));
+    store_codes(tile.codes + at * 32, qa);
+    store_codes(tile.codes + at * 32 + 16, qb);
     const int sa = _mm512_reduce_add_epi32(qa), sb = _mm512_reduce_add_epi32(qb);
     const int64_t at16 = 2 * g * tile.rows + row;
     tile.scales[at] = scale;
@@ -48,7 +53,7 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
   }
 }
 
-inline __m512i broadcast4(const int8_t* p) {
+inline __m512i broadcast_pair(const int16_t* p) {
   int32_t word;
   std::memcpy(&word, p, sizeof(word));
   return _mm512_set1_epi32(word);
@@ -58,30 +63,36 @@ inline __m512 load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
+// Splits a line of codes into pairs of columns, widened to 16 bits.
+template <int kBits>
+[[gnu::always_inline]] inline void split_line(__m512i line, __m512i (&pairs)[16 / kBits]) {
+  if constexpr (kBits == 4) {
+    const __m512i low = _mm512_set1_epi16(15);
+    pairs[0] = _mm512_and_si512(line, low);
+    pairs[1] = _mm512_and_si512(_mm512_srli_epi16(line, 8), low);
+    pairs[2] = _mm512_and_si512(_mm512_srli_epi16(line, 4), low);
+    pairs[3] = _mm512_srli_epi16(line, 12);
+  } else {
+    pairs[0] = _mm512_and_si512(line, _mm512_set1_epi16(255));
+    pairs[1] = _mm512_srli_epi16(line, 8);
+  }
+}
+
 // Adds the products of one group of columns for kRows rows of the tile.
 template <int kBits, int kGroup, int kRows>
-[[gnu::always_inline]] inline void add_group(const uint8_t* codes, const int8_t* x, __m512i* dots) {
-  const __m512i low_half = _mm512_set1_epi8(15);
-  constexpr int kLineCols = 32 / kBits;
+[[gnu::always_inline]] inline void add_group(const uint8_t* codes, const int16_t* x,
+                                             __m512i* dots) {
+  constexpr int kPairs = 16 / kBits;
 #pragma GCC unroll 8
-  for (int line = 0; line < kGroup / kLineCols; ++line) {
-    const __m512i w = _mm512_load_si512(codes + line * 64);
-    const int8_t* at = x + line * kLineCols;
-    if constexpr (kBits == 4) {
-      const __m512i low = _mm512_and_si512(w, low_half);
-      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(w, 4), low_half);
-#pragma GCC unroll 8
-      for (int n = 0; n < kRows; ++n) {
-        dots[n] = _mm512_dpbusd_epi32(dots[n], low, broadcast4(at + n * 32));
-      }
+  for (int line = 0; line < kGroup / (2 * kPairs); ++line) {
+    __m512i pairs[kPairs];
+    split_line<kBits>(_mm512_load_si512(codes + line * 64), pairs);
+#pragma GCC unroll 4
+    for (int i = 0; i < kPairs; ++i) {
+      const int16_t* at = x + 2 * (line * kPairs + i);
 #pragma GCC unroll 8
       for (int n = 0; n < kRows; ++n) {
-        dots[n] = _mm512_dpbusd_epi32(dots[n], high, broadcast4(at + n * 32 + 4));
-      }
-    } else {
-#pragma GCC unroll 8
-      for (int n = 0; n < kRows; ++n) {
-        dots[n] = _mm512_dpbusd_epi32(dots[n], w, broadcast4(at + n * 32));
+        dots[n] = _mm512_dpwssd_epi32(dots[n], pairs[i], broadcast_pair(at + n * 32));
       }
     }
   }
@@ -107,7 +118,7 @@ void multiply_tile(const CodeBlocks& w, int64_t block, const ActivationTile& til
       scales += 32;
     }
     const int64_t x_group = g * kGroup / 32 * kRows;  // of the activations
-    const int8_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
+    const int16_t* x = tile.codes + x_group * 32 + g * kGroup % 32;
     __m512i dots[kRows];
 #pragma GCC unroll 8
     for (int n = 0; n < kRows; ++n) {

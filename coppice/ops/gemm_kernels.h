@@ -12,9 +12,12 @@
 // and in a block of bfloat16 values, 64 bytes hold two columns: value 2r + i is column 2p + i of
 // row r; an odd last column is followed by zeros.
 //
-// Activations of the code kernels are int8 with a float32 scale per 32 columns, grouped in tiles of
-// up to kTileRows rows. With `rows` rows in a tile, its parts for column group g are
+// Activations of the code kernels are int16 with a float32 scale per 32 columns, grouped in tiles
+// of up to kTileRows rows. With `rows` rows in a tile, its parts for column group g are
 //   codes [g][row][32]   scales [g][row]   sums32 [g][row]   sums16 [2g], [2g + 1] [row]
+// Of every four columns the middle two are exchanged (activation_place): masks and shifts of 16
+// bits then turn a line of weights into pairs that meet their pairs of x, 0 and 2 or 1 and 3. The
+// sum of 32 products stays below 2^28.
 //
 // Every kernel adds the groups of a row in the same order, whatever the tile holds beside it, so a
 // row's result depends on no other row. Whole-number sums are exact on all levels; float32 sums of
@@ -31,11 +34,17 @@ inline constexpr int64_t kBlockRows = 16;
 inline constexpr int64_t kTileRows = 8;
 inline constexpr int64_t kActivationGroup = 32;
 
+// Where column `col` of a group stands among its codes.
+inline constexpr int activation_place(int col) {
+  const int in_four = col % 4;
+  return in_four == 1 ? col + 1 : in_four == 2 ? col - 1 : col;
+}
+
 // One tile of quantised activations. Where neg_ says so, the sum of codes is negated; the others
 // are sums of codes times their scale.
 struct ActivationTile {
   int64_t rows = 0;  // 1 to kTileRows
-  int8_t* codes = nullptr;
+  int16_t* codes = nullptr;
   float* scales = nullptr;
   int32_t* neg_sums32 = nullptr;
   int32_t* neg_sums16 = nullptr;

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kGroup = static_cast<int>(kActivationGroup);
 
-// The scale of 32 values: the largest magnitude becomes 127. Magnitudes below 2^-100 count as zero.
+// The scale of 32 values: the largest magnitude becomes 32767. Magnitudes below 2^-100 count as
+// zero.
 float group_scale(const float* x) {
   float largest = 0.0f, poison = 0.0f;
   for (int i = 0; i < kGroup; ++i) {
@@ -20,7 +21,7 @@ float group_scale(const float* x) {
     poison += x[i] * 0.0f;  // NaN as soon as one value is infinite or NaN
   }
   if (std::isnan(poison)) return std::numeric_limits<float>::quiet_NaN();
-  return largest < 0x1.0p-100f ? 0.0f : largest / 127.0f;
+  return largest < 0x1.0p-100f ? 0.0f : largest / 32767.0f;
 }
 
 void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
@@ -28,12 +29,12 @@ void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& t
     const float scale = group_scale(x);
     const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     const int64_t at = g * tile.rows + row;
-    int8_t* codes = tile.codes + at * kGroup;
+    int16_t* codes = tile.codes + at * kGroup;
     int sums[2] = {0, 0};
     for (int i = 0; i < kGroup; ++i) {
       const float scaled = scale > 0.0f ? std::nearbyintf(x[i] * inverse) : 0.0f;
-      const int code = static_cast<int>(std::clamp(scaled, -127.0f, 127.0f));
-      codes[i] = static_cast<int8_t>(code);
+      const int code = static_cast<int>(std::clamp(scaled, -32767.0f, 32767.0f));
+      codes[activation_place(i)] = static_cast<int16_t>(code);
       sums[i / 16] += code;
     }
     tile.scales[at] = scale;
@@ -57,9 +58,11 @@ void multiply_codes(const CodeBlocks& w, int64_t block, const ActivationTile& ti
       float total = 0.0f;
       for (int64_t g = 0; g < w.cols / w.group; ++g) {
         const int64_t first = g * w.group;
-        const int8_t* x = tile.codes + (first / kGroup * tile.rows + n) * kGroup + first % kGroup;
+        const int16_t* x = tile.codes + (first / kGroup * tile.rows + n) * kGroup + first % kGroup;
         int dot = 0;
-        for (int i = 0; i < w.group; ++i) dot += code_at(w, data, lane, g, i) * x[i];
+        for (int i = 0; i < w.group; ++i) {
+          dot += code_at(w, data, lane, g, i) * x[activation_place(i)];
+        }
         const int64_t at = g * tile.rows + n;
         if (!w.has_minimum) dot += (w.group == 32 ? tile.neg_sums32 : tile.neg_sums16)[at] * middle;
         uint16_t half[2] = {0, 0};

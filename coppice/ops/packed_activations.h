@@ -1,4 +1,4 @@
-// Rows of float32 activations as int8 tiles for the code kernels (layout: gemm_kernels.h).
+// Rows of float32 activations as int16 tiles for the code kernels (layout: gemm_kernels.h).
 // Owns memory that is reused from call to call. Not thread-safe: one per thread.
 #pragma once
 
@@ -20,7 +20,7 @@ class PackedActivations final {
  private:
   int64_t rows_ = 0;
   int64_t cols_ = 0;
-  std::vector<int8_t> codes_;
+  std::vector<int16_t> codes_;
   std::vector<float> scales_, sums32_, sums16_;
   std::vector<int32_t> neg_sums32_, neg_sums16_;
 };

@@ -191,7 +191,7 @@ void check_product(const PackedMatrix& packed, const at::Tensor& x) {
     for (int64_t c = 0; coded && c < cols; c += 32) {
       float top = 0.0f;
       for (int64_t k = c; k < c + 32; ++k) top = std::max(top, std::fabs(xi[k]));
-      for (int64_t k = c; k < c + 32; ++k) step[static_cast<std::size_t>(k)] = top / 127.0;
+      for (int64_t k = c; k < c + 32; ++k) step[static_cast<std::size_t>(k)] = top / 32767.0;
     }
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0.0, rounded = 0.0, bound = 0.0, size = 0.0;

@@ -185,6 +185,16 @@ Value Runtime::evaluate_collection(const Node& node) {
   return list(std::move(items), node.kind == NodeKind::kList ? ListKind::kList : ListKind::kTuple);
 }
 
+Value Runtime::evaluate_concat(const Node& node) {
+  TextBuilder out;
+  for (const NodePtr& child : node.children) {
+    const auto part = text_of(evaluate(*child));
+    use_bytes(static_cast<int64_t>(part->bytes.size()));
+    out.append(*part);
+  }
+  return Value::of(out.take());
+}
+
 Value Runtime::evaluate(const Node& node) {
   const Depth depth(*this);
   step();
@@ -213,15 +223,8 @@ Value Runtime::evaluate(const Node& node) {
       const Value left = evaluate(*node.children[0]);
       return binary(node.name, left, evaluate(*node.children[1]));
     }
-    case NodeKind::kConcat: {
-      TextBuilder out;
-      for (const NodePtr& child : node.children) {
-        const auto part = text_of(evaluate(*child));
-        use_bytes(static_cast<int64_t>(part->bytes.size()));
-        out.append(*part);
-      }
-      return Value::of(out.take());
-    }
+    case NodeKind::kConcat:
+      return evaluate_concat(node);
     case NodeKind::kNegative:
     case NodeKind::kPositive: {
       const Value value = evaluate(*node.children[0]);

@@ -113,6 +113,7 @@ class Runtime final {
   // The filters of a filter or set block, applied to its text.
   Value filter_chain(const Node& node, const Value& input);
   Value evaluate_compare(const Node& node);
+  Value evaluate_concat(const Node& node);
   Value evaluate_collection(const Node& node);
   Value name(const Node& node);
   Args arguments(const CallSyntax& call);

@@ -15,6 +15,7 @@
 
 #include "coppice/attention/paged_backend.h"
 #include "coppice/cache/validator.h"
+#include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/engine/pass.h"
 #include "coppice/eviction/policy.h"

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""The program as a user meets it: outputs, exit codes, messages. Needs no downloads."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import tiny_gguf  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+COPPICE = os.environ["COPPICE_BINARY"]
+ROWS = tiny_gguf.LAYERS * tiny_gguf.KV_HEADS
+TEXT = "the quick brown fox jumps over the lazy dog, then the hen and the other heron. " * 3
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = str(cls.dir / "tiny.gguf")
+        tiny_gguf.write(cls.model)
+        cls.prompt = str(cls.dir / "prompt.txt")
+        pathlib.Path(cls.prompt).write_text(TEXT)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def call(self, *args, code=0, stdin=""):
+        done = subprocess.run([COPPICE, *map(str, args)], input=stdin, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def run_json(self, *args, **more):
+        done = self.call("run", "--model", self.model, "--json", *args, **more)
+        return json.loads(done.stdout)
+
+    def raw(self, *args):
+        return self.run_json("--raw", "--prompt-file", self.prompt, *args)
+
+    def refuse(self, *args, code, says, stdin=""):
+        done = self.call(*args, code=code, stdin=stdin)
+        self.assertIn(says, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def test_json_has_the_documented_keys(self):
+        result = self.raw("--max-tokens", 5)
+        self.assertEqual(set(result), {"text", "finish_reason", "tokens", "kv", "timing"})
+        self.assertEqual(set(result["tokens"]), {"prompt", "generated", "reused"})
+        self.assertEqual(set(result["kv"]), {"policy", "budget_entries", "kept_entries", "evicted_entries",
+                                             "peak_entries", "bytes_bound", "bytes_peak"})
+        self.assertEqual(set(result["timing"]), {"load_s", "prefill_tokens_per_s", "decode_tokens_per_s",
+                                                 "evict_share"})
+
+    def test_a_budget_is_kept_exactly_and_its_bound_holds(self):
+        for policy in ("streaming", "knorm"):
+            result = self.raw("--max-tokens", 50, "--ignore-eos", "--kv-budget", 20, "--chunk", 16, "--policy", policy)
+            kv = result["kv"]
+            self.assertEqual(kv["kept_entries"], 20 * ROWS)
+            self.assertEqual(kv["budget_entries"], 20 * ROWS)
+            self.assertLessEqual(kv["peak_entries"], (20 + 16) * ROWS)
+            self.assertLessEqual(kv["bytes_peak"], kv["bytes_bound"])
+            read = result["tokens"]["prompt"] + result["tokens"]["generated"] - 1
+            self.assertEqual(kv["kept_entries"] + kv["evicted_entries"], read * ROWS)
+
+    def test_a_byte_budget_bounds_what_is_allocated(self):
+        result = self.raw("--max-tokens", 20, "--ignore-eos", "--kv-budget", "64KiB", "--chunk", 8, "--policy", "streaming")
+        self.assertLessEqual(result["kv"]["bytes_bound"], 64 * 1024)
+        self.assertGreater(result["kv"]["evicted_entries"], 0)
+
+    def test_a_budget_at_the_length_gives_the_text_of_the_full_cache(self):
+        full = self.raw("--max-tokens", 30, "--ignore-eos", "--kv-budget", "full")
+        for policy in ("streaming", "knorm"):
+            bounded = self.raw("--max-tokens", 30, "--ignore-eos", "--kv-budget", 400, "--policy", policy)
+            self.assertEqual(bounded["text"], full["text"])
+            self.assertEqual(bounded["kv"]["evicted_entries"], 0)
+
+    def test_K28_exact_token_counts(self):
+        for count in (0, 1, 2, 100):
+            result = self.raw("--max-tokens", count, "--ignore-eos", "--kv-budget", 16, "--chunk", 8)
+            self.assertEqual(result["tokens"]["generated"], count)
+            self.assertEqual(result["finish_reason"], "length")
+
+    def test_a_seed_reproduces_and_no_seed_does_not(self):
+        hot = ["--max-tokens", 40, "--ignore-eos", "--temperature", "1.5"]
+        self.assertEqual(self.raw(*hot, "--seed", 7)["text"], self.raw(*hot, "--seed", 7)["text"])
+        self.assertGreater(len({self.raw(*hot)["text"] for _ in range(5)}), 1)
+
+    def test_turns_reuse_what_was_read(self):
+        turns = self.dir / "turns.txt"
+        turns.write_text("hello there\nand then?\n")
+        done = self.call("run", "--model", self.model, "--turns-file", turns, "--max-tokens", 8, "--json")
+        first, second = map(json.loads, done.stdout.splitlines())
+        self.assertEqual(first["tokens"]["reused"], 0)
+        self.assertGreater(second["tokens"]["reused"], 0)
+
+    def test_chat_reads_a_message_a_line(self):
+        done = self.call("chat", "--model", self.model, "--max-tokens", 4, "--json", stdin="hello\nthen\nthere\n")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(len(lines), 3)
+        self.assertGreater(lines[2]["tokens"]["reused"], lines[1]["tokens"]["reused"])
+        self.assertIn("streaming", done.stderr)  # the fallback is said aloud
+
+    def test_plan_names_what_run_allocates(self):
+        shape = ["--kv-budget", 20, "--chunk", 16]
+        plan = json.loads(self.call("plan", "--model", self.model, "--json", *shape).stdout)
+        result = self.raw("--max-tokens", 4, *shape)
+        self.assertEqual(plan["bytes"]["kv"], result["kv"]["bytes_bound"])
+        self.assertEqual(plan["bytes"]["total"], sum(v for k, v in plan["bytes"].items() if k != "total"))
+
+    def test_inspect_tells_what_is_in_a_model(self):
+        shown = json.loads(self.call("inspect", self.model, "--json", "--tensors").stdout)
+        self.assertEqual(len(shown["tensors"]), 2 + 9 * tiny_gguf.LAYERS)
+        self.assertIn("llama", self.call("inspect", self.model).stdout)
+
+    def test_a_published_gate_converts_and_is_refused_by_a_model_it_does_not_fit(self):
+        gate = str(self.dir / "gate.safetensors")
+        self.call("convert-gate", ROOT / "tests/golden/gate_rg10.pth", gate)
+        shown = json.loads(self.call("inspect", gate, "--json").stdout)
+        self.assertEqual(shown["kind"], "retention gate")
+        self.refuse("run", "--model", self.model, "--gate", gate, "hello", code=1, says="gate")
+
+    def test_wrong_usage_is_exit_code_2(self):
+        run = ["run", "--model", self.model, "hello"]
+        for flags, says in (
+            (["--kv-budget", "0"], "above 0"),
+            (["--kv-budget", "64MB2"], "unknown unit"),
+            (["--kv-budget", "3", "--policy", "streaming"], "sinks"),
+            (["--policy", "magic"], "magic"),
+            (["--policy", "dbtrimkv", "--kv-budget", "16"], "gate"),
+            (["--temperature", "-1"], "temperature"),
+            (["--temperature", "nan"], "temperature"),
+            (["--top-p", "1.5"], "top_p"),
+            (["--repetition-penalty", "0"], "repetition_penalty"),
+            (["--logit-bias", "99999=1"], "99999"),
+            (["--logit-bias", "x"], "TOKEN_ID=BIAS"),
+            (["--no-such-flag"], "no-such-flag"),
+            (["--stop", ""], "stop"),
+        ):
+            with self.subTest(flags=flags):
+                self.refuse(*run, *flags, code=2, says=says)
+        self.refuse(code=2, says="subcommand")
+        self.refuse("run", "--model", self.model, "--raw", "", code=2, says="empty")
+
+    def test_bad_files_are_exit_code_1_and_name_the_fault(self):
+        data = pathlib.Path(self.model).read_bytes()
+        bad = self.dir / "bad.gguf"
+        for content in (b"", b"GGUF", data[:100], data[: len(data) // 2], data[:-1], b"not a model at all" * 10):
+            bad.write_bytes(content)
+            with self.subTest(size=len(content)):
+                self.refuse("run", "--model", bad, "hello", code=1, says="bad.gguf")
+        self.refuse("run", "--model", self.dir / "absent.gguf", "hello", code=1, says="absent.gguf")
+
+    def test_a_prompt_beyond_the_trained_range_is_refused_and_compact_positions_take_it(self):
+        long = self.dir / "long.txt"
+        long.write_text(TEXT * 4)
+        flags = ["run", "--model", self.model, "--raw", "--prompt-file", long, "--max-tokens", 5, "--ignore-eos",
+                 "--kv-budget", 32]
+        self.refuse(*flags, code=1, says="512")
+        result = json.loads(self.call(*flags, "--positions", "compact", "--json").stdout)
+        self.assertGreater(result["tokens"]["prompt"], 512)
+        self.assertEqual(result["kv"]["kept_entries"], 32 * ROWS)
+
+    def test_eval_ppl_gives_the_same_number_for_a_budget_of_the_length(self):
+        ppl = ["eval", "ppl", "--model", self.model, "--text", self.prompt, "--context", 128, "--json"]
+        full = json.loads(self.call(*ppl).stdout)
+        same = json.loads(self.call(*ppl, "--kv-budget", 128, "--policy", "streaming").stdout)
+        less = json.loads(self.call(*ppl, "--kv-budget", 24, "--policy", "streaming", "--chunk", 16).stdout)
+        self.assertEqual(full["perplexity"], same["perplexity"])
+        self.assertNotEqual(full["perplexity"], less["perplexity"])
+        self.assertEqual(less["kv"]["kept_entries"], 24 * ROWS)
+
+
+if __name__ == "__main__":
+    unittest.main()
