@@ -11,13 +11,12 @@
 // that be more). Rows are interleaved by 16, so that one load feeds 16 outputs (gemm_kernels.h
 // draws it).
 //
-// Products: with codes, x is rounded to int16 with one scale per 32 values, which costs at most 2^-16
-// of the largest of them; products are summed in whole numbers within a scale group and in float32
-// across groups. With bfloat16 values, x stays
-// float32 and everything is summed in float32. One arithmetic serves any N: the result for a row of
-// x depends on that row alone, bit for bit, whatever the batch, the threads, or the way a prompt is
-// cut into chunks. Levels of CpuLevel differ by float32 rounding.
-// A NaN or infinity in x makes that row's results NaN.
+// Products: with codes, x is rounded to int16 with one scale per 32 values, an error of at most
+// 2^-16 of the largest of them; products are summed in whole numbers within a scale group and in
+// float32 across groups. With bfloat16 values, x stays float32 and everything is summed in float32.
+// One arithmetic serves any N: the result for a row of x depends on that row alone, bit for bit,
+// whatever the batch, the threads, or the way a prompt is cut into chunks. Levels of CpuLevel
+// differ by float32 rounding. A NaN or infinity in x makes that row's results NaN.
 //
 // Immutable after pack(): share it between threads freely.
 #pragma once

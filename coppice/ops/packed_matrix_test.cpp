@@ -176,8 +176,19 @@ TEST(PackedMatrix, KeepsTinyAndHugeScales) {
   }
 }
 
-// The product with x as the code kernels round it must match closely; the product with x itself,
-// within what that rounding may do: half a step of each group's scale times the weights.
+// What the code kernels make of 32 values: the rounded values, and the step between two of them.
+double round_group(const float* x, double* rounded) {
+  float top = 0.0f;
+  for (int k = 0; k < 32; ++k) top = std::max(top, std::fabs(x[k]));
+  const float step = top / 32767.0f, inverse = 1.0f / step;
+  for (int k = 0; k < 32; ++k) {
+    rounded[k] = static_cast<double>(std::nearbyintf(x[k] * inverse)) * step;
+  }
+  return step;
+}
+
+// The product with x as the code kernels round it must match up to float32 rounding; the product
+// with x itself, within half a step of each group's scale times the weights.
 void check_product(const PackedMatrix& packed, const at::Tensor& x) {
   const int64_t n = x.size(0), rows = packed.rows(), cols = packed.cols();
   const at::Tensor weights = packed.dequantize();
@@ -187,25 +198,25 @@ void check_product(const PackedMatrix& packed, const at::Tensor& x) {
   const float* w = weights.const_data_ptr<float>();
   for (int64_t i = 0; i < n; ++i) {
     const float* xi = x.const_data_ptr<float>() + i * cols;
+    std::vector<double> x_rounded(xi, xi + cols);
     std::vector<double> step(static_cast<std::size_t>(cols), 0.0);
     for (int64_t c = 0; coded && c < cols; c += 32) {
-      float top = 0.0f;
-      for (int64_t k = c; k < c + 32; ++k) top = std::max(top, std::fabs(xi[k]));
-      for (int64_t k = c; k < c + 32; ++k) step[static_cast<std::size_t>(k)] = top / 32767.0;
+      const double s = round_group(xi + c, x_rounded.data() + c);
+      std::fill_n(step.begin() + c, 32, s);
     }
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0.0, rounded = 0.0, bound = 0.0, size = 0.0;
       for (int64_t k = 0; k < cols; ++k) {
-        const double s = step[static_cast<std::size_t>(k)], v = w[r * cols + k];
+        const auto at = static_cast<std::size_t>(k);
+        const double v = w[r * cols + k];
         sum += v * xi[k];
-        rounded += v * (s > 0.0 ? std::nearbyint(xi[k] / s) * s : xi[k]);
-        bound += std::fabs(v) * s * 0.5;
+        rounded += v * x_rounded[at];
+        bound += std::fabs(v) * step[at] * 0.5;
         size += std::fabs(v * xi[k]);
       }
       const double value = got.const_data_ptr<float>()[i * rows + r];
-      ASSERT_NEAR(value, sum, bound * 1.01 + size * 1e-5) << "row " << i << " output " << r;
-      // A value on the edge between two codes may fall either way: a few steps are forgiven.
-      ASSERT_NEAR(value, rounded, size * 1e-4 + bound * 0.02) << "row " << i << " output " << r;
+      ASSERT_NEAR(value, rounded, size * 1e-6) << "row " << i << " output " << r;
+      ASSERT_NEAR(value, sum, bound * 1.01 + size * 1e-6) << "row " << i << " output " << r;
     }
   }
 }
