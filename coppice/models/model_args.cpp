@@ -1,6 +1,9 @@
 #include "coppice/models/model_args.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "coppice/core/error.h"
 #include "coppice/models/registry.h"
@@ -27,10 +30,13 @@ class Reader {
 
   int64_t size(const char* key, int64_t max = kMaxSize) const {
     const Json& value = at(key);
-    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t(max)
-                                                 : value.is_number_integer();
-    const int64_t number = fits ? value.get<int64_t>() : 0;
-    if (number < 1)
+    int64_t number = 0;
+    if (value.is_number_unsigned())
+      number =
+          static_cast<int64_t>(std::min(value.get<uint64_t>(), static_cast<uint64_t>(max) + 1));
+    else if (value.is_number_integer())
+      number = value.get<int64_t>();
+    if (number < 1 || number > max)
       fail_argument("{}: \"{}\" must be a whole number from 1 to {}, got {}", where_, key, max,
                     dump_json(value).substr(0, 40));
     return number;

@@ -209,13 +209,16 @@ inline void note_visible(const KvCache& cache, SequenceId id, int64_t first, int
     }
 }
 
-inline double distance(const Tensor& a, const Tensor& b) {
-  if (a.sizes() != b.sizes()) return std::numeric_limits<double>::infinity();
-  const double worst = (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
-  return std::isnan(worst) ? std::numeric_limits<double>::infinity() : worst;
+// Largest difference, over the largest number expected (or 1).
+inline double distance(const Tensor& got, const Tensor& expected) {
+  if (got.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
+  const Tensor exact = expected.to(torch::kDouble);
+  const double worst = (got.to(torch::kDouble) - exact).abs().max().item<double>();
+  if (std::isnan(worst)) return std::numeric_limits<double>::infinity();
+  return worst / std::max(1.0, exact.abs().max().item<double>());
 }
 
-// Rounding of a hidden state of size 1 that went through a tiny model.
+// Rounding of what went through a tiny model.
 inline double tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-10 : 1e-5; }
 
 }  // namespace coppice::laws
