@@ -7,7 +7,7 @@
 // spans cover the data from its first to its last byte without overlap or hole; each span has
 // exactly the bytes of its dtype and shape. Immutable, so thread-safe.
 // Source: the format description and validation rules of huggingface/safetensors.
-// Differs from the reference: a key that stands twice is refused, not resolved to the last one.
+// Differs from the reference: a key standing twice and blanks before the '{' are refused.
 #pragma once
 
 #include <cstddef>

@@ -102,6 +102,7 @@ TEST(ChatTemplate, C03_absent_content_of_a_tool_call_turn_is_empty_text) {
       "{% for m in messages %}<{{ m.content.split('</think>')[-1] }}>{% endfor %}",
       "{% for m in messages %}<{{ m.get('content') }}>{% endfor %}",
       "{% for m in messages %}<{{ m.content | string }}>{% endfor %}",
+      "{% for m in messages %}<{{ m.content | tojson if m.content is not string }}>{% endfor %}",
       "{% for m in messages %}<{{ m.content | default('') }}>{% endfor %}",
       "{% for m in messages %}<{% if m.content | length > 0 %}{{ m.content }}{% endif %}>{% endfor "
       "%}",
@@ -293,7 +294,7 @@ TEST(ChatTemplate, the_fallback_needs_both_tokens_of_chatml) {
 
 TEST(ChatTemplate, a_template_without_end_is_refused) {
   ChatTemplateOptions options;
-  options.max_steps = 200'000;
+  options.max_steps = 20'000;
   const ChatTemplate chat(
       "{% for a in range(999) %}{% for b in range(999) %}{{ messages }}{% endfor %}{% endfor %}",
       options);

@@ -89,6 +89,7 @@ Value filter_tojson(Runtime& runtime, const Value& input, const Args& args) {
   }
   format.sort_keys = reader.boolean("sort_keys", false);
   reader.finish();
+  if (input.soft) return Value::string("");
   return runtime.text(to_json(input, format));
 }
 

@@ -228,8 +228,11 @@ def tolerated(name, mode, expected, error, answer):
     """Differences on purpose: absent contents render as empty text instead of failing or 'None'."""
     if mode != "chat" or name not in ("null content", "missing content") or "error" in answer:
         return False
-    said_nothing = "None" not in answer["text"]
-    return said_nothing and (error is not None or "None" in expected)
+    if error is not None or "None" in expected:
+        return "None" not in answer["text"]
+    # A template that writes the content as JSON.
+    starts = [i for i in range(len(expected)) if expected.startswith("null", i)]
+    return any(answer["text"] == expected[:i] + expected[i + 4 :] for i in starts)
 
 
 def variables_of(messages, tools, options, utils):
