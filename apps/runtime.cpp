@@ -85,7 +85,8 @@ std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint,
   return ChatTemplate(source, {.special_tokens = {{"bos_token", text_of(tokenizer.bos_id())},
                                                   {"eos_token", text_of(tokenizer.eos_id())},
                                                   {"pad_token", text_of(tokenizer.pad_id())},
-                                                  {"unk_token", text_of(tokenizer.unk_id())}}});
+                                                  {"unk_token", text_of(tokenizer.unk_id())}},
+                       .clock = {}});
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 if(NOT CMAKE_BUILD_TYPE)
@@ -13,7 +12,9 @@ endif()
 find_program(COPPICE_CCACHE ccache)
 if(COPPICE_CCACHE)
   # Precompiled headers need these to be cacheable.
+  # A clone in another folder shares what this one has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${COPPICE_CCACHE})
 endif()
@@ -23,13 +24,14 @@ if(COPPICE_MOLD)
 endif()
 
 # -Wrestrict: GCC 12 warns falsely about std::string (its bug 105651).
-add_compile_options(-Wall -Wextra -Wno-restrict -fpch-preprocess)
+# -fPIC everywhere, programs included: a precompiled header fits one setting only.
+add_compile_options(-Wall -Wextra -Wno-restrict -fpch-preprocess -fPIC)
 if(COPPICE_WERROR)
   add_compile_options(-Werror)
 endif()
 if(COPPICE_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
-                      -fno-omit-frame-pointer)
+                      -fno-omit-frame-pointer -Wno-maybe-uninitialized)  # false with sanitizers
   add_link_options(-fsanitize=address,undefined)
 endif()
 
@@ -97,21 +99,20 @@ function(coppice_folder name)
   endif()
 endfunction()
 
-# coppice_test(NAME SOURCES ... DEPS ... [PCH bool] [LABELS ...]): one GoogleTest program.
+# coppice_test(NAME SOURCES ... DEPS ... [PCH bool] [LABELS ...]): one GoogleTest program, which runs in
+# the top folder (COPPICE_SOURCE_DIR is ".", so that what it compiles to is the same in every clone).
 function(coppice_test name)
   cmake_parse_arguments(ARG "" "PCH" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR=".")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main)
   if(ARG_PCH)
     target_precompile_headers(${name} REUSE_FROM coppice_pch)
-    # The header was compiled as for libraries; executables would get -fPIE, which it does not fit.
-    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${name} PRIVATE -fPIC)
   endif()
-  add_test(NAME ${name} COMMAND ${name})
-  # libtorch is not instrumented, which container checks and leak checks mistake for faults of ours.
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  # libtorch is not instrumented, which container checks and leak checks mistake for faults of ours; its
+  # own threads would only wait on each other beside other tests.
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS "${ARG_LABELS}"
-    ENVIRONMENT "ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0;UBSAN_OPTIONS=print_stacktrace=1")
+    ENVIRONMENT "ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0;OMP_NUM_THREADS=1;UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()

@@ -19,17 +19,14 @@
 namespace coppice::ops {
 namespace {
 
+// How far ahead of a stream of weights to ask for it: loads from x hide the stream from the
+// processor's own look-ahead.
+constexpr int64_t kAheadBytes = 4096;
+
 inline void store_codes(int16_t* codes, __m512i values) {
   const __m256i words = _mm512_cvtsepi32_epi16(values);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
                       _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
-}
-
-// How far ahead of a stream of weights to ask for it: broadcasts from x hide the stream from the
-// processor's own look-ahead.
-constexpr int64_t kAheadBytes = 2048;
-inline void prefetch(const void* stream) {
-  _mm_prefetch(static_cast<const char*>(stream) + kAheadBytes, _MM_HINT_T0);
 }
 
 void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
@@ -90,12 +87,15 @@ template <int kBits, int kGroup, int kRows>
 [[gnu::always_inline]] inline void add_group(const uint8_t* codes, const int16_t* x,
                                              __m512i* dots) {
   constexpr int kPairs = 16 / kBits;
-  constexpr bool kStream = kRows <= 2;  // with more rows, weights come from the cache
+  constexpr bool kStream = kRows <= 4;  // a prompt's rows find the weights cached
 #pragma GCC unroll 8
   for (int line = 0; line < kGroup / (2 * kPairs); ++line) {
     __m512i pairs[kPairs];
-    split_line<kBits>(_mm512_load_si512(codes + line * 64), pairs);
-    if constexpr (kStream) prefetch(codes + line * 64);
+    const uint8_t* from = codes + line * 64;
+    if constexpr (kStream) {
+      _mm_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes, _MM_HINT_T0);
+    }
+    split_line<kBits>(_mm512_load_si512(from), pairs);
 #pragma GCC unroll 4
     for (int i = 0; i < kPairs; ++i) {
       const int16_t* at = x + 2 * (line * kPairs + i);
@@ -204,7 +204,7 @@ void multiply_bf16_rows(const Bf16Blocks& w, int64_t block, const float* x, cons
   for (int n = 0; n < kRows; ++n) even[n] = odd[n] = _mm512_setzero_ps();
   for (int64_t col = 0; col < w.cols; col += 2, data += 32) {
     const __m512i pairs = _mm512_load_si512(data);
-    prefetch(data);
+    _mm_prefetch(reinterpret_cast<const char*>(data) + kAheadBytes, _MM_HINT_T0);
     const __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     const __m512 w1 = _mm512_castsi512_ps(_mm512_and_si512(pairs, high_half));
 #pragma GCC unroll 8
