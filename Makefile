@@ -6,13 +6,14 @@ export COPPICE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coppice
 export COPPICE_TORCH_DIR ?= $(shell scripts/torch-dir)
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup build demo test test-release assets bench format check clean
+.PHONY: help setup build demo test parity assets bench format check clean
 
 help:
 	@echo "make demo     build, fetch the default model, run the main job"
 	@echo "make test     build with sanitizers and run the tests"
 	@echo "make build    build/release/coppice alone"
 	@echo "make assets   fetch the real data that optional tests and benchmarks use"
+	@echo "make parity   compare tokenizers and chat templates with the reference libraries, live"
 	@echo "make bench    measure against llama.cpp on this machine"
 	@echo "make format   clang-format the tree;  make check  layers and formatting"
 
@@ -31,6 +32,12 @@ test: setup check
 
 assets: setup
 	@scripts/fetch all
+
+parity: setup
+	@scripts/build dev
+	@scripts/fetch smollm2 vocab
+	@scripts/setup oracle
+	@scripts/parity
 
 bench: build
 	@scripts/fetch smollm2

@@ -1,7 +1,6 @@
 // `coppice plan`: the memory that settings will take, before anything is loaded.
 
-#include <unistd.h>
-
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "apps/runtime.h"
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
+#include "coppice/engine/load_text.h"
 
 namespace coppice {
 namespace {
@@ -20,12 +20,18 @@ struct PlanOptions {
   int64_t tokens = 0;
 };
 
-// What this process holds now: the program and its libraries, without a model.
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
+// What a process holds without weights and cache, measured on this one: code, libraries and the
+// tokenizer. The pages of the mapped model file are not counted: they go when it has been read.
+int64_t program_bytes(const ModelOptions& options) {
+  // The checkpoint closes at the end of this line.
+  const Tokenizer tokenizer = load_tokenizer(Checkpoint::open(model_path(options.model)));
+  std::ifstream status("/proc/self/status");
+  int64_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    int64_t part = 0;
+    if (std::sscanf(line.c_str(), "VmRSS: %ld kB", &part) == 1) kib += part;
+  }
+  return kib * 1024;
 }
 
 // Activations of one pass, all float32: the residual stream and its norm, the projections, the
@@ -38,6 +44,7 @@ int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens) {
 }
 
 void plan(const PlanOptions& options) {
+  const int64_t program = program_bytes(options.model);
   const Checkpoint checkpoint = Checkpoint::open(model_path(options.model.model));
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
   const std::optional<GateWeights> gate = find_gate(options.model, checkpoint);
@@ -51,7 +58,6 @@ void plan(const PlanOptions& options) {
       weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
   const int64_t kv = blocks * cache.block_bytes();
   const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens));
-  const int64_t program = resident_bytes();
   const int64_t full = tokens * cache.num_rows() * cache.entry_bytes();
   const bool bounded = eviction.budget_entries != EvictionConfig::kUnbounded;
   const Json result = {

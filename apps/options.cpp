@@ -49,6 +49,14 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
   app.add_option("--lookahead", options.lookahead, "steps ahead that a gated score looks")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--parity", [&options](const std::string&) { options.parity_reference = true; },
+         "reference: gated policies with the published code's ages and trigger, for comparison")
+      ->check(CLI::IsMember({"reference"}));
+  app.add_option("--kv-buffer", options.buffer,
+                 "entries per head above the budget before eviction, with --parity reference")
+      ->check(CLI::NonNegativeNumber)
+      ->needs("--parity");
   app.add_option("--chunk", options.chunk, "tokens read per pass, with eviction after each")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

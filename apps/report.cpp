@@ -12,11 +12,13 @@ std::string human_bytes(double bytes) {
 }
 
 std::string human_count(int64_t number) {
-  std::string digits = fmt::format("{}", number);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<std::size_t>(at), ",");
+  const std::string digits = fmt::format("{}", number);
+  std::string grouped;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
+    grouped += digits[i];
   }
-  return digits;
+  return grouped;
 }
 
 std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {

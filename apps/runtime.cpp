@@ -86,7 +86,7 @@ std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint,
                                                   {"eos_token", text_of(tokenizer.eos_id())},
                                                   {"pad_token", text_of(tokenizer.pad_id())},
                                                   {"unk_token", text_of(tokenizer.unk_id())}},
-                       .clock = {}});
+                               .clock = {}});
 }
 
 }  // namespace
@@ -130,6 +130,8 @@ EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64
   config.recent = options.recent;
   config.floor = options.floor;
   config.lookahead = options.lookahead;
+  config.parity_reference = options.parity_reference;
+  config.buffer = options.buffer;
   return config;
 }
 
@@ -154,22 +156,30 @@ void set_threads(const ModelOptions& options) {
 }
 
 Runtime::Runtime(const ModelOptions& options)
-    : options_(options),
-      checkpoint_(Checkpoint::open(model_path(options.model))),
-      tokenizer_(load_tokenizer(checkpoint_)) {
+    : Runtime(options, Checkpoint::open(model_path(options.model))) {}
+
+Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint)
+    : options_(options), path_(checkpoint.path()), tokenizer_(load_tokenizer(checkpoint)) {
   const auto start = std::chrono::steady_clock::now();
+  end_token_ids_ = end_token_ids(checkpoint, tokenizer_);
   set_threads(options_);
-  template_ = find_template(checkpoint_, tokenizer_);
-  const std::optional<GateWeights> gate = find_gate(options_, checkpoint_);
+  if (options_.positions == "compact") {
+    log_warning(
+        "positions: compact: whenever the model's trained range of {} tokens is full, cached keys "
+        "are "
+        "renumbered by their place in the cache",
+        ModelArgs::from_config(checkpoint.config()).max_position_embeddings);
+  }
+  template_ = find_template(checkpoint, tokenizer_);
+  const std::optional<GateWeights> gate = find_gate(options_, checkpoint);
   has_gate_ = gate.has_value();
-  model_ = load_model(checkpoint_, weight_mode(options_), gate ? &*gate : nullptr);
+  model_ = load_model(checkpoint, weight_mode(options_), gate ? &*gate : nullptr);
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 const ChatTemplate& Runtime::chat_template() const {
   if (!template_) {
-    fail(ErrorCode::kNotFound, "{} brings no chat template; use `coppice run --raw`",
-         checkpoint_.path());
+    fail(ErrorCode::kNotFound, "{} brings no chat template; use `coppice run --raw`", path_);
   }
   return *template_;
 }
@@ -195,7 +205,7 @@ std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longes
     config.chunk_tokens = options_.chunk;
     config.kv_dtype = kv_dtype(options_);
     config.compact_positions = options_.positions == "compact";
-    config.end_token_ids = end_token_ids(checkpoint_, tokenizer_);
+    config.end_token_ids = end_token_ids_;
     config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
     config.max_blocks = worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
     return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));

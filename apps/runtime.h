@@ -40,7 +40,7 @@ class Runtime final {
   explicit Runtime(const ModelOptions& options);
 
   const ModelOptions& options() const { return options_; }
-  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const std::string& path() const { return path_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // Throws kNotFound when the model brings no template that can be used.
   const ChatTemplate& chat_template() const;
@@ -57,9 +57,13 @@ class Runtime final {
   std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest) const;
 
  private:
+  // The files are closed once everything is read from them: nothing of theirs stays in memory.
+  Runtime(const ModelOptions& options, const Checkpoint& checkpoint);
+
   ModelOptions options_;
-  Checkpoint checkpoint_;
+  std::string path_;
   Tokenizer tokenizer_;
+  std::vector<int64_t> end_token_ids_;
   std::optional<ChatTemplate> template_;
   bool has_gate_ = false;
   std::shared_ptr<Model> model_;

@@ -13,6 +13,8 @@
 namespace coppice {
 namespace {
 
+constexpr int64_t kBlocksAtOnce = 4;
+
 int64_t longest_row(const KvCache& cache, SequenceId sequence) {
   int64_t longest = 0;
   for (int64_t layer = 0; layer < cache.config().num_layers; ++layer)
@@ -57,8 +59,14 @@ void compact_row(KvCache& cache, const BlockTable& row, const at::Tensor& inv_fr
   const at::Tensor inside = at::arange(count * kBlockEntries, blocks.options()) < row.length;
   const at::Tensor turn =
       at::where(inside.unsqueeze(1), angles(renumbered, inv_freq) - angles(old, inv_freq), 0.0);
-  const at::Tensor keys = cache.keys().index_select(0, blocks);
-  cache.keys().index_copy_(0, blocks, turned(keys, turn));
+  // A few blocks at a time: scratch of one small size, which the allocator reuses whatever the row's
+  // length, so that a stream without end holds no more memory at its end than at its start.
+  for (int64_t first = 0; first < count; first += kBlocksAtOnce) {
+    const int64_t part = std::min(kBlocksAtOnce, count - first);
+    const at::Tensor ids = blocks.narrow(0, first, part);
+    const at::Tensor by = turn.narrow(0, first * kBlockEntries, part * kBlockEntries);
+    cache.keys().index_copy_(0, ids, turned(cache.keys().index_select(0, ids), by));
+  }
   cache.rotary_positions().index_copy_(0, blocks, renumbered.view({count, kBlockEntries}));
 }
 

@@ -44,6 +44,18 @@ TEST(KvCache, bad_sizes_are_refused) {
   }
 }
 
+TEST(KvCache, K06_bytes_are_those_of_the_kv_heads_alone) {
+  // 8 query heads read these 2 KV heads; the cache knows the latter only. 32 tokens fill 2 blocks a
+  // row.
+  const CacheConfig config = {
+      .num_layers = 3, .num_kv_heads = 2, .head_dim = 16, .dtype = at::kHalf, .max_blocks = 64};
+  const int64_t metadata = 4 + 4 + 4 + 1;  // position, log_beta, aux, modality
+  EXPECT_EQ(config.entry_bytes(), 2 * 16 * 2 + metadata);
+  KvCache cache(config);
+  feed(cache, cache.add_sequence(), 32, filler());
+  EXPECT_EQ(cache.bytes_in_use(), 3 * 2 * 32 * (2 * 16 * 2 + metadata));
+}
+
 TEST(KvCache, memory_that_cannot_be_had_is_a_capacity_error) {
   CacheConfig config = tiny(int64_t{1} << 30);
   config.head_dim = 1 << 20;  // 2^56 bytes

@@ -27,7 +27,7 @@ TEST(Json, L12_duplicate_keys_are_refused_where_asked) {
   EXPECT_THROW(parse_json(text, "header", {.reject_duplicate_keys = true}), Error);
 }
 
-TEST(Json, invalid_utf8_is_refused_on_input_and_replaced_on_output) {
+TEST(Json, T20_invalid_utf8_is_refused_on_input_and_replaced_on_output) {
   EXPECT_THROW(parse_json("\"\xC0\x80\"", "body"), Error);
   EXPECT_EQ(dump_json(Json("a\xFFz")), "\"a\xEF\xBF\xBDz\"");
 }

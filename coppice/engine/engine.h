@@ -13,8 +13,8 @@
 //
 // Invariants: after every step each sequence holds exactly min(budget x L x Hkv, tokens read x L x
 // Hkv) entries; the blocks in use never exceed EngineConfig::max_blocks; a sequence's tokens depend
-// on its own request alone (in float32; with 16-bit keys and values, or 8-bit activations, rounding
-// may differ with the batch).
+// on its own request alone: bit for bit with packed weights; token for token with float32 weights,
+// whose products libtorch rounds differently with the number of rows.
 //
 // Sessions: a finished sequence may be kept (Request::keep_session) and continued by a later
 // request, or forked to ask two things of one context. A session whose request fails or is

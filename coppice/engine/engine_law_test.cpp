@@ -145,6 +145,30 @@ Request random_request(Rng& rng, const std::vector<SessionId>& sessions) {
   return request;
 }
 
+TEST(EngineLaws, K20_K24_reused_blocks_leak_nothing_and_the_pool_keeps_its_limit) {
+  const std::shared_ptr<Model> model = tiny_model();
+  EngineConfig config = engine_config(with_budget("dbtrimkv", 12), 60);  // about two sequences
+  config.scheduler.max_sequences = 2;
+  Engine engine(model, config);
+  Rng rng(5);
+  std::map<RequestId, std::vector<int32_t>> expected, got;
+  for (int64_t i = 0; i < 40; ++i) {
+    const Request request = greedy_request(random_prompt(rng, 1 + i * 2), 6);
+    Engine alone(model, config);
+    const std::vector<int32_t> ids = ids_of(alone.run(request).tokens);
+    expected[engine.submit(request)] = ids;
+  }
+  while (engine.has_work()) {
+    for (const RequestOutput& output : engine.step()) {
+      ASSERT_FALSE(output.error.has_value()) << output.error->message;
+      for (const int32_t id : ids_of(output.tokens)) got[output.id].push_back(id);
+    }
+    ASSERT_LE(engine.cache().blocks_in_use(), config.max_blocks);
+  }
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(engine.cache().blocks_in_use(), 0);
+}
+
 TEST(EngineLaws, K13_K32_budgets_are_exact_and_nothing_leaks_under_random_loads) {
   const std::shared_ptr<Model> model = tiny_model();
   for (uint64_t round = 0; round < 4; ++round) {
