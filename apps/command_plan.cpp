@@ -20,6 +20,8 @@ struct PlanOptions {
   int64_t tokens = 0;
 };
 
+// Pages of the libraries' code that a first pass touches and this process has not: measured.
+constexpr int64_t kPassCodeBytes = 12 << 20;
 // What a process holds without weights and cache, measured on this one: code, libraries and the
 // tokenizer. The pages of the mapped model file are not counted: they go when it has been read.
 int64_t program_bytes(const ModelOptions& options) {
@@ -29,10 +31,14 @@ int64_t program_bytes(const ModelOptions& options) {
   int64_t kib = 0;
   for (std::string line; std::getline(status, line);) {
     int64_t part = 0;
-    if (std::sscanf(line.c_str(), "VmRSS: %ld kB", &part) == 1) kib += part;
+    if (std::sscanf(line.c_str(), "VmRSS: %ld kB", &part) == 1) kib = part;
   }
-  return kib * 1024;
+  return kib * 1024 + kPassCodeBytes;
 }
+
+// What the allocator holds for each byte of activations that lives at once, attention's scratch and
+// rounded activations included: measured at chunks of 16 to 512.
+constexpr double kScratchFactor = 2.5;
 
 // Activations of one pass, all float32: the residual stream and its norm, the projections, the
 // feed-forward parts that live at once, and one row of logits with its copy for sampling.
@@ -40,7 +46,8 @@ int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens) {
   const int64_t heads = args.num_attention_heads + 2 * args.num_key_value_heads;
   const int64_t attention = 2 * heads * args.head_dim + args.num_attention_heads * args.head_dim;
   const int64_t values = 3 * args.hidden_size + std::max(attention, 3 * args.intermediate_size);
-  return (pass_tokens * values + 2 * args.vocab_size) * static_cast<int64_t>(sizeof(float));
+  const auto floats = static_cast<double>(pass_tokens * values + 2 * args.vocab_size);
+  return static_cast<int64_t>(floats * sizeof(float) * kScratchFactor);
 }
 
 void plan(const PlanOptions& options) {

@@ -1,6 +1,7 @@
 #include "apps/runtime.h"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -156,7 +157,9 @@ void set_threads(const ModelOptions& options) {
 }
 
 Runtime::Runtime(const ModelOptions& options)
-    : Runtime(options, Checkpoint::open(model_path(options.model))) {}
+    : Runtime(options, Checkpoint::open(model_path(options.model))) {
+  ::malloc_trim(0);  // what reading the files took goes back to the system
+}
 
 Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint)
     : options_(options), path_(checkpoint.path()), tokenizer_(load_tokenizer(checkpoint)) {

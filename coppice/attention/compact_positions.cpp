@@ -59,8 +59,8 @@ void compact_row(KvCache& cache, const BlockTable& row, const at::Tensor& inv_fr
   const at::Tensor inside = at::arange(count * kBlockEntries, blocks.options()) < row.length;
   const at::Tensor turn =
       at::where(inside.unsqueeze(1), angles(renumbered, inv_freq) - angles(old, inv_freq), 0.0);
-  // A few blocks at a time: scratch of one small size, which the allocator reuses whatever the row's
-  // length, so that a stream without end holds no more memory at its end than at its start.
+  // A few blocks at a time: scratch of one small size, which the allocator reuses whatever the
+  // row's length, so that a stream without end holds no more memory at its end than at its start.
   for (int64_t first = 0; first < count; first += kBlocksAtOnce) {
     const int64_t part = std::min(kBlocksAtOnce, count - first);
     const at::Tensor ids = blocks.narrow(0, first, part);
