@@ -38,14 +38,7 @@ void chat(const ChatOptions& options) {
         if (!options.model.json) std::cout << text << std::flush;
       });
       document.clear();  // it is in the chat from now on
-      output.usage.timing.load_s = runtime.load_seconds();
-      if (options.model.json) {
-        std::cout << dump_json(result_json(output.text, output.finish_reason, output.usage))
-                  << std::endl;
-      } else {
-        std::cout << std::endl;
-        std::cerr << usage_line(output, runtime.cache()) << "\n";
-      }
+      print_answer(std::move(output), runtime.load_seconds(), runtime.cache(), options.model.json);
     } catch (const Error& error) {
       // Nothing is lost: the chat stands as it did before this turn.
       if (!terminal) throw;

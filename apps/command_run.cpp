@@ -66,17 +66,6 @@ int64_t text_tokens(const Runtime& runtime, const std::vector<std::string>& turn
                             : std::max(total, runtime.model()->args().max_position_embeddings);
 }
 
-void print_result(const Runtime& runtime, RequestOutput output, const std::string& text,
-                  bool json) {
-  output.usage.timing.load_s = runtime.load_seconds();
-  if (json) {
-    std::cout << dump_json(result_json(text, output.finish_reason, output.usage)) << "\n";
-  } else {
-    std::cout << "\n";
-    std::cerr << usage_line(output, runtime.cache()) << "\n";
-  }
-}
-
 void run(const RunOptions& options) {
   std::string text = options.prompt;
   if (!options.prompt_file.empty()) {
@@ -86,9 +75,8 @@ void run(const RunOptions& options) {
   const bool json = options.model.json;
   const std::function<void(std::string_view)> on_text = json ? nullptr : print_text;
   if (options.raw) {
-    RequestOutput output = run_raw(runtime, options, text, on_text);
-    const std::string answer = output.text;
-    print_result(runtime, std::move(output), answer, json);
+    print_answer(run_raw(runtime, options, text, on_text), runtime.load_seconds(), runtime.cache(),
+                 json);
     return;
   }
 
@@ -112,9 +100,7 @@ void run(const RunOptions& options) {
                         : turns[i])
                 << "\n";
     }
-    RequestOutput output = chat.ask(turns[i], on_text);
-    const std::string answer = output.text;
-    print_result(runtime, std::move(output), answer, json);
+    print_answer(chat.ask(turns[i], on_text), runtime.load_seconds(), runtime.cache(), json);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "apps/report.h"
 
 #include <array>
+#include <iostream>
+#include <utility>
 
 namespace coppice {
 
@@ -36,6 +38,17 @@ std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {
       human_bytes(static_cast<double>(kv.bytes_bound)), human_bytes(full),
       output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s, kv.policy);
   return line;
+}
+
+void print_answer(RequestOutput output, double load_seconds, const CacheConfig& cache, bool json) {
+  output.usage.timing.load_s = load_seconds;
+  if (json) {
+    std::cout << dump_json(result_json(output.text, output.finish_reason, output.usage))
+              << std::endl;
+  } else {
+    std::cout << std::endl;
+    std::cerr << usage_line(output, cache) << "\n";
+  }
 }
 
 }  // namespace coppice

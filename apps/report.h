@@ -16,4 +16,8 @@ std::string human_count(int64_t number);  // "23,040"
 // hold, speed.
 std::string usage_line(const RequestOutput& output, const CacheConfig& cache);
 
+// The end of an answer: one JSON object on stdout, or a line break there (the text has been
+// streamed) and usage_line on stderr.
+void print_answer(RequestOutput output, double load_seconds, const CacheConfig& cache, bool json);
+
 }  // namespace coppice
