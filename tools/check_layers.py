@@ -20,6 +20,7 @@ ALLOWED = {
     "eviction": ["cache", "ops"],
     "attention": ["nn", "cache"],
     "engine": ["models", "attention", "eviction", "processor"],
+    "train": ["models", "attention", "processor"],
     "eval": ["engine"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"coppice/([a-z_]+)/', re.MULTILINE)

@@ -78,7 +78,9 @@ torch::Tensor Decoder::forward(const Batch& batch, AttentionBackend& backend) {
                     args().hidden_size, batch.num_tokens(), batch.embeddings.size(1));
     x = batch.embeddings.clone();  // the layers add to x in place
   }
-  const ops::RopeAngles angles = rope_.angles(batch.positions, x.scalar_type());
+  // Never in 16 bits: neighbouring positions would share their angles.
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const ops::RopeAngles angles = rope_.angles(batch.positions, wide);
   at::Tensor delta;
   for (const auto& layer : layers_) delta = layer->forward(x, delta, angles, batch, backend);
   return delta.defined() ? norm_->add_forward(x, delta) : norm_->forward(x);

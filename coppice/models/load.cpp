@@ -32,9 +32,9 @@ void fill_packed(Model& model, WeightLoader& loader) {
   }
 }
 
-void fill_dense(Model& model, WeightLoader& loader) {
+void fill_dense(Model& model, WeightLoader& loader, at::ScalarType dtype) {
   for (auto& item : model.named_parameters())
-    item.value().set_data(loader.take_float(item.key(), item.value().sizes().vec()));
+    item.value().set_data(loader.take_float(item.key(), item.value().sizes().vec()).to(dtype));
 }
 
 ModelArgs read_args(const Checkpoint& checkpoint, WeightLoader& loader) {
@@ -62,7 +62,7 @@ std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
   const std::shared_ptr<Model> model = make_model(args);
   if (args.tie_word_embeddings) loader.ignore(kHead);
   if (mode == WeightMode::kPacked) fill_packed(*model, loader);
-  fill_dense(*model, loader);
+  fill_dense(*model, loader, mode == WeightMode::kBFloat16 ? at::kBFloat16 : at::kFloat);
   loader.finish();
   if (gate != nullptr) attach_gate(*model, *gate);
   model->eval();
@@ -80,7 +80,7 @@ int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode, const GateWe
     for (int64_t dim : info.shape) values *= dim;
     const bool packed = mode == WeightMode::kPacked && info.shape.size() == 2;
     bytes += packed ? ops::packed_bytes(storage_type(info), info.shape[0], info.shape[1])
-                    : values * static_cast<int64_t>(sizeof(float));
+                    : values * (mode == WeightMode::kBFloat16 ? 2 : 4);
   }
   return bytes;
 }

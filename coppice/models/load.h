@@ -14,8 +14,10 @@ struct GateWeights;
 
 // How weights are held and multiplied.
 enum class WeightMode {
-  kFloat32,  // dequantised, float32 products: the reference, and what training needs
-  kPacked,   // ops::PackedMatrix: small and fast, float32 activations in between
+  kFloat32,   // dequantised, float32 products: the reference
+  kBFloat16,  // dequantised to bfloat16, activations likewise: what training runs on;
+              // differentiable
+  kPacked,    // ops::PackedMatrix: small and fast, float32 activations in between
 };
 
 // The model named by the checkpoint's config, its weights filled, gates attached when given. In

@@ -16,9 +16,10 @@ struct Model : torch::nn::Module {
   explicit Model(const ModelArgs& args) : args_(args) {}
   const ModelArgs& args() const { return args_; }
 
-  // -> [N, C] float32, all sequences packed: the final norm's output.
+  // -> [N, C], all sequences packed: the final norm's output. Float32, or the type of dense
+  // weights.
   virtual torch::Tensor forward(const Batch& batch, AttentionBackend& backend) = 0;
-  // hidden [M, C] -> [M, V] float32.
+  // hidden [M, C] -> [M, V], the same type.
   virtual torch::Tensor logits(const torch::Tensor& hidden) = 0;
 
  private:

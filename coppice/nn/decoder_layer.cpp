@@ -2,9 +2,14 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+#include <vector>
+
+#include "coppice/nn/recompute.h"
+
 namespace coppice::nn {
 
-DecoderLayer::DecoderLayer(const DecoderLayerOptions& options, int64_t layer) {
+DecoderLayer::DecoderLayer(const DecoderLayerOptions& options, int64_t layer) : layer_(layer) {
   const int64_t hidden = options.attention.hidden_size;
   const double eps = options.attention.rms_norm_eps;
   input_layernorm_ = register_module("input_layernorm", std::make_shared<RmsNorm>(hidden, eps));
@@ -18,8 +23,24 @@ DecoderLayer::DecoderLayer(const DecoderLayerOptions& options, int64_t layer) {
 at::Tensor DecoderLayer::forward(at::Tensor& x, const at::Tensor& delta,
                                  const ops::RopeAngles& angles, const Batch& batch,
                                  AttentionBackend& backend) {
+  const auto& gate = self_attn_->gate();
+  if (!recompute_ || !torch::GradMode::is_enabled() || gate == nullptr)
+    return run(x, delta, angles, batch, backend);
+  const auto segment = [this, angles, &batch, &backend](const std::vector<at::Tensor>& inputs) {
+    at::Tensor stream = torch::GradMode::is_enabled() ? inputs[0] : inputs[0].clone();
+    const at::Tensor next = run(stream, inputs[1], angles, batch, backend);
+    return std::vector<at::Tensor>{stream, next};
+  };
+  std::vector<at::Tensor> results = recompute(segment, {x, delta}, gate->parameters().front());
+  x = std::move(results[0]);
+  return std::move(results[1]);
+}
+
+at::Tensor DecoderLayer::run(at::Tensor& x, const at::Tensor& delta, const ops::RopeAngles& angles,
+                             const Batch& batch, AttentionBackend& backend) {
   at::Tensor normed =
       delta.defined() ? input_layernorm_->add_forward(x, delta) : input_layernorm_->forward(x);
+  if (observer_) observer_(layer_, x, normed);
   const at::Tensor attended = self_attn_->forward(normed, angles, batch, backend);
   normed = post_attention_layernorm_->add_forward(x, attended);
   return mlp_->forward(normed);

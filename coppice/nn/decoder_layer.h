@@ -4,7 +4,9 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "coppice/nn/attention.h"
 #include "coppice/nn/gated_mlp.h"
@@ -29,9 +31,25 @@ class DecoderLayer final : public torch::nn::Module {
   at::Tensor forward(at::Tensor& x, const at::Tensor& delta, const ops::RopeAngles& angles,
                      const Batch& batch, AttentionBackend& backend);
 
+  // Whether a pass that records gradients keeps this layer's inputs alone and computes the rest
+  // again in the backward pass (nn/recompute.h). For layers with a gate, which must take gradients.
+  void set_recompute(bool on) { recompute_ = on; }
+
+  // Is shown what each pass brings to this layer's attention: the residual stream [N, C] and its
+  // norm, which feeds q, k, v and the gate. Empty: nobody looks. It must keep copies, not views.
+  using Observer =
+      std::function<void(int64_t layer, const at::Tensor& residual, const at::Tensor& normed)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
   Attention& self_attn() { return *self_attn_; }
 
  private:
+  at::Tensor run(at::Tensor& x, const at::Tensor& delta, const ops::RopeAngles& angles,
+                 const Batch& batch, AttentionBackend& backend);
+
+  int64_t layer_;
+  bool recompute_ = false;
+  Observer observer_;
   std::shared_ptr<RmsNorm> input_layernorm_, post_attention_layernorm_;
   std::shared_ptr<Attention> self_attn_;
   std::shared_ptr<GatedMlp> mlp_;

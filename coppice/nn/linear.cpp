@@ -14,7 +14,11 @@ Linear::Linear(int64_t in, int64_t out, bool bias) : in_(in), out_(out) {
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {
-  if (!packed_) return at::linear(x, weight_, bias_);
+  if (!packed_) {
+    if (x.scalar_type() == weight_.scalar_type()) return at::linear(x, weight_, bias_);
+    return at::linear(x, weight_.to(x.scalar_type()),
+                      bias_.defined() ? bias_.to(x.scalar_type()) : bias_);
+  }
   at::Tensor y = packed_->multiply(x);
   if (bias_.defined()) y.add_(bias_);
   return y;

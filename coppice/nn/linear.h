@@ -18,7 +18,9 @@ class Linear final : public torch::nn::Module {
  public:
   Linear(int64_t in, int64_t out, bool bias);
 
-  // x [N, in] -> [N, out]. A packed layer takes and gives float32 and passes no gradient on.
+  // x [N, in] -> [N, out]. A packed layer takes and gives float32 and passes no gradient on. A dense
+  // one whose weight has another type than x multiplies in that of x, and passes the gradient on to
+  // the weight as it is: float32 masters under bfloat16 activations.
   at::Tensor forward(const at::Tensor& x);
 
   // Replaces the dense weight. Throws kInvalidArgument when the shape differs.

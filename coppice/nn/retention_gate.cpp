@@ -55,6 +55,7 @@ at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
   for (std::size_t i = 1; i < hidden_.size(); ++i) u = ops::silu(hidden_[i]->forward(u));
   // In the shared variant each head has its own u, and w is one row.
   if (options_.variant == GateVariant::kShared) u = u.reshape({-1, options_.width});
+  if (u.scalar_type() != at::kDouble) u = u.to(at::kFloat);
   const at::Tensor z = head_->forward(u).view({tokens, options_.num_kv_heads});
   return ops::log_sigmoid(z, bias_);
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <bit>
@@ -14,6 +15,7 @@
 #include "coppice/ops/cpu_features.h"
 #include "coppice/ops/fast_path.h"
 #include "coppice/ops/parallel.h"
+#include "coppice/ops/row_loops.h"
 
 namespace coppice::ops {
 namespace {
@@ -81,6 +83,50 @@ void silu_in_place(at::Tensor& gate, const float* up) {
   });
 }
 
+struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    const at::Tensor y = at::empty_like(gate);
+    with_element(gate, [&](auto zero) {
+      using T = decltype(zero);
+      const T *const g = read<T>(gate), *const u = read<T>(up);
+      T* const to = write<T>(y);
+      for_rows(
+          gate.numel(), 1, [=](int64_t begin, int64_t end) __attribute__((always_inline)) {
+            for (int64_t i = begin; i < end; ++i) {
+              const float x = widen(g[i]);
+              to[i] = narrow<T>(x / (1.0f + fast_exp(-x)) * widen(u[i]));
+            }
+          });
+    });
+    ctx->save_for_backward({gate, up});
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& given) {
+    const torch::autograd::variable_list saved = ctx->get_saved_variables();
+    const at::Tensor gradient = given[0].contiguous();
+    const at::Tensor to_gate = at::empty_like(saved[0]), to_up = at::empty_like(saved[1]);
+    with_element(gradient, [&](auto zero) {
+      using T = decltype(zero);
+      const T *const g = read<T>(saved[0]), *const u = read<T>(saved[1]);
+      const T* const pull = read<T>(gradient);
+      T *const out_gate = write<T>(to_gate), *const out_up = write<T>(to_up);
+      for_rows(
+          gradient.numel(), 1, [=](int64_t begin, int64_t end) __attribute__((always_inline)) {
+            for (int64_t i = begin; i < end; ++i) {
+              const float x = widen(g[i]), d = widen(pull[i]);
+              const float share = 1.0f / (1.0f + fast_exp(-x));
+              out_gate[i] = narrow<T>(d * widen(u[i]) * share * (1.0f + x * (1.0f - share)));
+              out_up[i] = narrow<T>(d * x * share);
+            }
+          });
+    });
+    return {to_gate, to_up};
+  }
+};
+
 }  // namespace
 
 at::Tensor silu_mul_reference(const at::Tensor& gate, const at::Tensor& up) {
@@ -92,7 +138,9 @@ at::Tensor silu_mul(at::Tensor gate, const at::Tensor& up) {
     fail_argument("silu_mul: gate and up differ in shape: {} and {} values", gate.numel(),
                   up.numel());
   if (!is_plain_float(gate) || !is_plain_float(up) || !gate.is_contiguous() || !up.is_contiguous())
-    return silu_mul_reference(gate, up);
+    return has_row_loops(gate) && has_row_loops(up) && gate.scalar_type() == up.scalar_type()
+               ? SiluMulFunction::apply(gate, up)
+               : silu_mul_reference(gate, up);
   silu_in_place(gate, up.const_data_ptr<float>());
   return gate;
 }

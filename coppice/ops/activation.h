@@ -7,7 +7,8 @@ namespace coppice::ops {
 
 // silu(gate) * up, element by element, with silu(x) = x / (1 + exp(-x)). Equal shapes; dtype of
 // gate. For contiguous float32 on the CPU without a gradient one loop writes over `gate`, whose
-// memory the result then shares; silu_mul_reference otherwise.
+// memory the result then shares; with a gradient, and for bfloat16, another writes a new tensor;
+// silu_mul_reference otherwise.
 at::Tensor silu_mul(at::Tensor gate, const at::Tensor& up);
 
 // The same out of ATen operations: differentiable, any dtype and device.

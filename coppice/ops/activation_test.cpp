@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/cpu_features.h"
+#include "coppice/ops/gradient_testing.h"
 
 namespace coppice::ops {
 namespace {
@@ -61,6 +63,24 @@ TEST(Activation, log_sigmoid_is_exact_where_sigmoid_rounds_to_one) {
 
 TEST(Activation, refuses_other_shapes) {
   EXPECT_THROW(silu_mul(at::randn({3, 4}), at::randn({4, 3})), Error);
+}
+
+TEST(Activation, with_a_gradient_equals_the_reference) {
+  const CpuLevel before = cpu_level();
+  for (const CpuLevel level : {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+    if (level > detected_cpu_level()) continue;
+    set_cpu_level(level);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      for (const int64_t size : {1, 17, 1536}) {
+        const at::Tensor gate = (at::randn({5, size}) * 4).to(type);
+        const at::Tensor up = at::randn({5, size}).to(type);
+        expect_same_gradients(
+            {gate, up}, [](const std::vector<at::Tensor>& in) { return silu_mul(in[0], in[1]); },
+            [](const std::vector<at::Tensor>& in) { return silu_mul_reference(in[0], in[1]); },
+            type == at::kFloat ? 2e-6 : 0.01);
+      }
+  }
+  set_cpu_level(before);
 }
 
 }  // namespace

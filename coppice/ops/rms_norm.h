@@ -6,8 +6,8 @@
 namespace coppice::ops {
 
 // x [..., C], weight [C] -> [..., C], dtype of x. The mean is taken in float32 (float64 for float64
-// input). One loop without temporaries for contiguous float32 on the CPU when no gradient is
-// recorded, rms_norm_reference otherwise.
+// input). On the CPU one loop without temporaries for contiguous float32 and bfloat16, also with a
+// gradient, provided that it does not reach the weight; rms_norm_reference otherwise.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 // The same out of ATen operations: differentiable, any dtype and device.

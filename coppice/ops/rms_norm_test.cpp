@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/cpu_features.h"
+#include "coppice/ops/gradient_testing.h"
 
 namespace coppice::ops {
 namespace {
@@ -83,6 +85,36 @@ TEST(RmsNorm, gradient_flows) {
       ((rms_norm(up, weight, 1e-6).sum() - rms_norm(down, weight, 1e-6).sum()) / (2 * step))
           .item<double>();
   EXPECT_NEAR(x.grad()[1][2].item<double>(), slope, 1e-6);
+}
+
+TEST(RmsNorm, with_a_gradient_equals_the_reference) {
+  const CpuLevel before = cpu_level();
+  for (const CpuLevel level : {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+    if (level > detected_cpu_level()) continue;
+    set_cpu_level(level);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      for (const int64_t size : {3, 7, 64, 576}) {
+        const at::Tensor x = (at::randn({9, size}) * 3).to(type);
+        const at::Tensor weight = at::randn({size}).to(type);
+        expect_same_gradients(
+            {x}, [&](const std::vector<at::Tensor>& in) { return rms_norm(in[0], weight, 1e-2); },
+            [&](const std::vector<at::Tensor>& in) {
+              return rms_norm_reference(in[0], weight.to(at::kDouble), 1e-2);
+            },
+            type == at::kFloat ? 1e-5 : 0.01);
+        const c10::NoGradGuard no_gradient;
+        EXPECT_LE(
+            largest_difference(rms_norm(x, weight, 1e-2), rms_norm_reference(x, weight, 1e-2)),
+            type == at::kFloat ? 2e-5 : 0.1);
+      }
+  }
+  set_cpu_level(before);
+}
+
+TEST(RmsNorm, a_weight_that_learns_gets_its_gradient) {
+  const at::Tensor weight = at::randn({8}).set_requires_grad(true);
+  rms_norm(at::randn({3, 8}).set_requires_grad(true), weight, 1e-5).sum().backward();
+  EXPECT_TRUE(weight.grad().defined());
 }
 
 }  // namespace

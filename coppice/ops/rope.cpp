@@ -3,10 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <numbers>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "coppice/core/error.h"
 #include "coppice/ops/fast_path.h"
 #include "coppice/ops/parallel.h"
+#include "coppice/ops/row_loops.h"
 
 namespace coppice::ops {
 namespace {
@@ -111,7 +114,58 @@ at::Tensor apply_rope_reference(const at::Tensor& x, const RopeAngles& angles) {
   return at::cat({low * cos - high * sin, high * cos + low * sin}, 2).to(x.scalar_type());
 }
 
+namespace {
+
+// x turned by the angles, or back.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                bool back) {
+  const int64_t heads = x.size(1), half = x.size(2) / 2;
+  const at::Tensor y = at::empty_like(x);
+  const float *const cos = read<float>(cosines), *const sin = read<float>(sines);
+  const float sign = back ? -1.0f : 1.0f;
+  with_element(x, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const from = read<T>(x);
+    T* const to = write<T>(y);
+    for_rows(
+        x.size(0),
+        heads * 2 * half, [=](int64_t begin, int64_t end) __attribute__((always_inline)) {
+          for (int64_t row = begin * heads; row < end * heads; ++row) {
+            const T *const low = from + row * 2 * half, *const high = low + half;
+            T* const out = to + row * 2 * half;
+            const float *const c = cos + row / heads * half, *const s = sin + row / heads * half;
+            for (int64_t i = 0; i < half; ++i) {
+              const float turned = sign * s[i];
+              out[i] = narrow<T>(widen(low[i]) * c[i] - widen(high[i]) * turned);
+              out[half + i] = narrow<T>(widen(high[i]) * c[i] + widen(low[i]) * turned);
+            }
+          }
+        });
+  });
+  return y;
+}
+
+struct RopeFunction : torch::autograd::Function<RopeFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& cos, const at::Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    return turn(x, cos, sin, false);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& given) {
+    const torch::autograd::variable_list saved = ctx->get_saved_variables();
+    return {turn(given[0].contiguous(), saved[0], saved[1], true), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
 at::Tensor apply_rope(at::Tensor x, const RopeAngles& angles) {
+  const auto plain = [](const at::Tensor& t) { return is_plain_float(t) && t.is_contiguous(); };
+  if (!plain(x) && has_row_loops(x) && plain(angles.cos) && plain(angles.sin)) {
+    check_shapes(x, angles);
+    return RopeFunction::apply(x, angles.cos, angles.sin);
+  }
   if (!is_plain_float(x) || !is_plain_float(angles.cos) || !x.is_contiguous())
     return apply_rope_reference(x, angles);
   check_shapes(x, angles);

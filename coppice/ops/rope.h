@@ -61,7 +61,8 @@ class RopeTable final {
 };
 
 // x [N, H, D] -> [N, H, D]. For contiguous float32 on the CPU without a gradient one loop writes
-// over `x`, whose memory the result then shares; apply_rope_reference otherwise.
+// over `x`, whose memory the result then shares; with a gradient, and for bfloat16, another writes
+// a new tensor; apply_rope_reference otherwise.
 at::Tensor apply_rope(at::Tensor x, const RopeAngles& angles);
 
 // The same out of ATen operations: differentiable, any dtype and device.

@@ -7,6 +7,8 @@
 #include <numbers>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/cpu_features.h"
+#include "coppice/ops/gradient_testing.h"
 
 namespace coppice::ops {
 namespace {
@@ -134,6 +136,25 @@ TEST(Rope, gradient_flows) {
   // A rotation keeps lengths, so the gradient of the squared length is 2 x.
   EXPECT_LE(largest_difference(x.grad(), 2 * before), 1e-5);
   EXPECT_TRUE(at::equal(x.detach(), before));
+}
+
+TEST(Rope, with_a_gradient_equals_the_reference) {
+  const CpuLevel before = cpu_level();
+  for (const CpuLevel level : {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+    if (level > detected_cpu_level()) continue;
+    set_cpu_level(level);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      for (const int64_t half : {1, 5, 32}) {
+        const at::Tensor x = at::randn({7, 3, 2 * half}).to(type), angle = at::randn({7, half});
+        const RopeAngles angles{angle.cos(), angle.sin()};
+        const RopeAngles wide{angles.cos.to(at::kDouble), angles.sin.to(at::kDouble)};
+        expect_same_gradients(
+            {x}, [&](const std::vector<at::Tensor>& in) { return apply_rope(in[0], angles); },
+            [&](const std::vector<at::Tensor>& in) { return apply_rope_reference(in[0], wide); },
+            type == at::kFloat ? 1e-6 : 0.01);
+      }
+  }
+  set_cpu_level(before);
 }
 
 }  // namespace

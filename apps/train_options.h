@@ -1,0 +1,56 @@
+// What `coppice train` is asked for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coppice/train/distill_objective.h"
+#include "coppice/train/survival_objective.h"
+#include "coppice/train/trainer.h"
+
+namespace coppice {
+
+struct TrainOptions {
+  std::string model = "smollm2";
+  std::vector<std::string> data;  // PATH or PATH:WEIGHT
+  std::string out;
+  std::string dtype = "bfloat16";  // or "float32"
+  int64_t threads = 0;             // 0: every processor this process may use
+  uint64_t seed = 0;
+  bool json = false;
+
+  std::string init_from;  // a gate file; empty: a new gate
+  std::string variant = "head-row";
+  int64_t width = 128;
+  int64_t hidden_layers = 2;
+  double bias = 8.0;
+
+  int64_t length = 2048;
+  int64_t min_tokens = 16;
+  int64_t window_rows = 32;
+  std::optional<int64_t> total_tokens;  // instead of trainer.steps
+  TrainerConfig trainer;
+  DistillTraining distill;
+  int64_t stage = 2;  // 1: survival labels from forward passes; 2: end to end
+  SurvivalTraining survival;
+  std::vector<double> survival_budgets = {64, 128, 256, 512};
+  int64_t calibration_rows = 16;
+  std::string capacity = "128";  // M or START:M
+  double capacity_ramp = 0.3;
+
+  bool restart = false;
+  bool must_resume = false;
+  std::string eval_data;
+  std::vector<int64_t> eval_budgets = {64, 128, 256};
+  int64_t eval_context = 2048;
+  int64_t eval_documents = 4;
+
+  std::string command_line;
+};
+
+// Trains, and writes the gate. Throws what the parts throw.
+void run_training(TrainOptions options);
+
+}  // namespace coppice

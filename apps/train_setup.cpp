@@ -1,0 +1,193 @@
+#include "apps/train_setup.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "coppice/core/error.h"
+#include "coppice/core/mapped_file.h"
+#include "coppice/models/model_args.h"
+#include "coppice/train/sha256.h"
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+
+double number(std::string_view text, const char* what) {
+  double value = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || end != text.data() + text.size())
+    fail_argument("{}: expected a number, got \"{}\"", what, text);
+  return value;
+}
+
+// "PATH:WEIGHT", where a path may hold colons of its own.
+struct DataFlag {
+  std::string path;
+  double weight = 0;  // 0: none given
+};
+
+DataFlag parse_data_flag(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  std::error_code ignored;
+  if (colon == std::string::npos || fs::exists(text, ignored)) return {text, 0};
+  return {text.substr(0, colon),
+          number(std::string_view(text).substr(colon + 1), "the weight of --data")};
+}
+
+// The commit of the checkout that the program stands in; empty when there is none.
+std::string checkout_commit() {
+  std::error_code ignored;
+  for (fs::path at = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+       at.has_relative_path(); at = at.parent_path()) {
+    const fs::path git = at / ".git";
+    if (!fs::is_directory(git, ignored)) continue;
+    std::string head = fs::exists(git / "HEAD", ignored) ? read_text_file(git / "HEAD") : "";
+    if (head.starts_with("ref: ")) {
+      const fs::path ref = git / head.substr(5, head.find('\n') - 5);
+      head = fs::is_regular_file(ref, ignored) ? read_text_file(ref) : "";
+    }
+    return head.substr(0, head.find('\n'));
+  }
+  return {};
+}
+
+std::string file_sha256(const std::string& path) {
+  const MappedFile file = MappedFile::open(path);
+  Sha256 hash;
+  hash.update(file.bytes());
+  return hash.finish();
+}
+
+// What of the objective determines the run.
+Json objective_identity(const TrainOptions& options) {
+  if (options.stage == 1) {
+    const SurvivalTraining& survival = options.survival;
+    return {{"stage", 1},
+            {"budgets", options.survival_budgets},
+            {"updates", survival.updates},
+            {"update_tokens", survival.tokens_per_update},
+            {"pair_weight", survival.pair_weight},
+            {"calibration_rows", options.calibration_rows},
+            {"utility", static_cast<int>(survival.utility)}};
+  }
+  const DistillTraining& distill = options.distill;
+  return {{"stage", 2},
+          {"lambda", distill.lambda},
+          {"capacity", {distill.capacity_start, distill.capacity, distill.capacity_ramp}},
+          {"capacity_scope", distill.scope == ops::CapacityScope::kGlobal ? "global" : "local"},
+          {"kl_weight", distill.kl_weight},
+          {"ntp_weight", distill.ntp_weight}};
+}
+
+}  // namespace
+
+void read_capacity(TrainOptions& options) {
+  DistillTraining& distill = options.distill;
+  const std::string& text = options.capacity;
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos) {
+    distill.capacity = distill.capacity_start = number(text, "--capacity");
+    distill.capacity_ramp = 0;
+    return;
+  }
+  distill.capacity_start = number(std::string_view(text).substr(0, colon), "--capacity");
+  distill.capacity = number(std::string_view(text).substr(colon + 1), "--capacity");
+  distill.capacity_ramp = options.capacity_ramp;
+}
+
+Json TrainData::identity() const {
+  Json json = Json::array();
+  for (const Json& file : manifest)
+    json.push_back({{"sha256", file["sha256"]}, {"weight", file["weight"]}});
+  return json;
+}
+
+TrainData open_data(const TrainOptions& options) {
+  TrainData data;
+  for (const std::string& text : options.data) {
+    const DataFlag flag = parse_data_flag(text);
+    data.files.push_back(DocumentFile::open(flag.path));
+    const DocumentFile& file = data.files.back();
+    if (flag.weight != 0) data.weights.push_back(flag.weight);
+    data.manifest.push_back({{"path", flag.path},
+                             {"sha256", file.sha256()},
+                             {"documents", file.size()},
+                             {"bytes", file.file_bytes()},
+                             {"weight", flag.weight == 0 ? Json() : Json(flag.weight)}});
+  }
+  if (!data.weights.empty() && data.weights.size() != data.files.size())
+    fail_argument("--data: give every file a weight or none, got {} for {} files",
+                  data.weights.size(), data.files.size());
+  return data;
+}
+
+GateWeights first_gate(const TrainOptions& options, const Checkpoint& checkpoint) {
+  const ModelArgs args = ModelArgs::from_config(checkpoint.config());
+  if (!options.init_from.empty()) {
+    GateWeights gate = load_gate(options.init_from);
+    check_gate(gate.spec, {args.num_hidden_layers, args.num_key_value_heads, args.hidden_size,
+                           checkpoint.sha256()});
+    gate.spec.base_sha256 = checkpoint.sha256();
+    return gate;
+  }
+  GateSpec spec;
+  spec.variant = options.variant;
+  spec.hidden_layers = options.hidden_layers;
+  spec.width = options.width;
+  spec.layers = args.num_hidden_layers;
+  spec.kv_heads = args.num_key_value_heads;
+  spec.hidden_size = args.hidden_size;
+  spec.base_model = fs::path(checkpoint.path()).filename().string();
+  spec.base_sha256 = checkpoint.sha256();
+  return new_gate(spec, options.bias, options.seed);
+}
+
+Json run_identity(const TrainOptions& options, const TrainData& data, const Checkpoint& checkpoint,
+                  const GateSpec& spec) {
+  Json gate = {
+      {"variant", spec.variant}, {"width", spec.width}, {"hidden_layers", spec.hidden_layers}};
+  if (options.init_from.empty())
+    gate["bias"] = options.bias;
+  else
+    gate["from"] = file_sha256(options.init_from);
+  Json json = objective_identity(options);
+  json.update({{"model", checkpoint.sha256()},
+               {"data", data.identity()},
+               {"gate", gate},
+               {"seed", options.seed},
+               {"length", options.length},
+               {"min_tokens", options.min_tokens},
+               {"pack_window", options.window_rows},
+               {"dtype", options.dtype}});
+  return json;
+}
+
+Json last_steps(const std::vector<Json>& records, std::size_t count) {
+  Json mean = Json::object();
+  std::size_t seen = 0;
+  for (auto at = records.rbegin(); at != records.rend() && seen < count; ++at) {
+    if (!at->contains("gradient_norm")) continue;  // an evaluation
+    for (const char* key :
+         {"kl", "ntp", "capacity", "survival", "pair", "sigma", "mean_beta", "gradient_norm"})
+      if (at->contains(key)) mean[key] = mean.value(key, 0.0) + at->value(key, 0.0);
+    ++seen;
+  }
+  for (auto& [key, value] : mean.items()) value = value.get<double>() / static_cast<double>(seen);
+  if (seen > 0)
+    for (const char* key : {"step", "tokens", "seconds", "kept_per_layer"})
+      for (auto at = records.rbegin(); at != records.rend() && !mean.contains(key); ++at)
+        if (at->contains(key)) mean[key] = (*at)[key];
+  mean["averaged_over_steps"] = seen;
+  return mean;
+}
+
+Json training_record(const TrainOptions& options, const TrainData& data, const Json& last,
+                     const Json& config) {
+  return {{"command", options.command_line}, {"config", config},
+          {"data", data.manifest},           {"started_from", options.init_from},
+          {"commit", checkout_commit()},     {"last_steps", last}};
+}
+
+}  // namespace coppice

@@ -1,0 +1,52 @@
+// Distillation on float32 for AVX-512.
+#include "coppice/ops/cpu_features.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+
+#include "coppice/ops/distillation_kernels.h"
+
+// After the includes, so that no inline function of theirs is compiled for this level.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,fma,avx2")
+// GCC 12 warns of its own header's deliberately undefined registers.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+#include "coppice/ops/tile_float_inl.h"
+// In this order: the kernels use the element.
+#include "coppice/ops/distillation_inl.h"
+
+namespace coppice::ops {
+namespace {
+constexpr DistillKernels kKernels = Distill<FloatElement>::kAll;
+}
+}  // namespace coppice::ops
+
+#pragma GCC pop_options
+
+namespace coppice::ops {
+
+const DistillKernels* float_distill_kernels() {
+  return cpu_level() >= CpuLevel::kAvx512 ? &kKernels : nullptr;
+}
+
+}  // namespace coppice::ops
+
+#else
+
+#include "coppice/ops/distillation_kernels.h"
+
+namespace coppice::ops {
+const DistillKernels* float_distill_kernels() { return nullptr; }
+}  // namespace coppice::ops
+
+#endif
