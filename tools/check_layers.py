@@ -16,10 +16,11 @@ ALLOWED = {
     "loader": ["ops"],
     "processor": ["core"],
     "models": ["nn", "loader"],
-    "cache": ["core"],
-    "eviction": ["cache", "ops"],
+    "cache": ["ops"],
+    "eviction": ["cache"],
     "attention": ["nn", "cache"],
     "engine": ["models", "attention", "eviction", "processor"],
+    "train": ["models", "attention", "processor"],
     "eval": ["engine"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"coppice/([a-z_]+)/', re.MULTILINE)

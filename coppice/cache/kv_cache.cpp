@@ -232,26 +232,44 @@ void KvCache::keep(SequenceId id, int64_t layer, int64_t head, std::span<const u
   dropped_.clear();
   for (std::size_t i = 0; i < keep.size(); ++i)
     if (keep[i] == 0) dropped_.push_back(static_cast<int32_t>(i));
-  drop(id, layer, head, dropped_);
+  const RowDrop drops[] = {{static_cast<int64_t>(row_index(layer, head)), dropped_}};
+  drop(id, drops);
 }
 
-void KvCache::drop(SequenceId id, int64_t layer, int64_t head, std::span<const int32_t> dropped) {
+void KvCache::drop(SequenceId id, std::span<const RowDrop> drops) {
   Sequence& sequence = find(id);
-  BlockTable& row = sequence.rows[row_index(layer, head)];
   if (sequence.tokens_in_pass > 0)
     fail_argument("KV cache: sequence {} has a pass in progress; entries cannot be dropped", id);
-  if (dropped.empty()) return;
-  int32_t previous = -1;
-  for (const int32_t place : dropped) {
-    if (place <= previous || place >= row.length)
-      fail_argument("KV cache: dropped places must rise and be below {}, got {} after {}",
-                    row.length, place, previous);
-    previous = place;
+  int64_t previous_row = -1;
+  for (const RowDrop& drop : drops) {
+    if (drop.row <= previous_row || drop.row >= config_.num_rows())
+      fail_argument("KV cache: rows to drop from must rise and be below {}, got {} after {}",
+                    config_.num_rows(), drop.row, previous_row);
+    previous_row = drop.row;
+    const int64_t length = sequence.rows[static_cast<std::size_t>(drop.row)].length;
+    int32_t previous = -1;
+    for (const int32_t place : drop.places) {
+      if (place <= previous || place >= length)
+        fail_argument("KV cache: dropped places must rise and be below {}, got {} after {}", length,
+                      place, previous);
+      previous = place;
+    }
   }
-  const auto count = static_cast<int64_t>(dropped.size());
-  const int64_t length = row.length - count;
   moves_.clear();
-  // Survivors from the new end on fill the holes before it, both from the front.
+  for (const RowDrop& drop : drops)
+    fill_holes(sequence.rows[static_cast<std::size_t>(drop.row)], drop.places);
+  move_entries(pools_, moves_);
+  for (const RowDrop& drop : drops) {
+    BlockTable& row = sequence.rows[static_cast<std::size_t>(drop.row)];
+    row.length -= static_cast<int64_t>(drop.places.size());
+    sequence.entries -= static_cast<int64_t>(drop.places.size());
+    trim(row);
+  }
+}
+
+// Survivors from the new end on fill the holes before it, both from the front.
+void KvCache::fill_holes(const BlockTable& row, std::span<const int32_t> dropped) {
+  const int64_t length = row.length - static_cast<int64_t>(dropped.size());
   auto next_dropped = std::lower_bound(dropped.begin(), dropped.end(), length);
   auto hole = dropped.begin();
   for (int64_t place = length; place < row.length; ++place) {
@@ -261,10 +279,6 @@ void KvCache::drop(SequenceId id, int64_t layer, int64_t head, std::span<const i
       moves_.push_back({row.slot(place), row.slot(*hole++)});
     }
   }
-  move_entries(pools_, moves_);
-  row.length = length;
-  sequence.entries -= count;
-  trim(row);
 }
 
 void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
