@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/activation.h"
 
 namespace coppice::nn {
 
@@ -16,7 +17,7 @@ Linear::Linear(int64_t in, int64_t out, bool bias) : in_(in), out_(out) {
 at::Tensor Linear::forward(const at::Tensor& x) {
   if (!packed_) return at::linear(x, weight_, bias_);
   at::Tensor y = packed_->multiply(x);
-  if (bias_.defined()) y.add_(bias_);
+  if (bias_.defined()) ops::add_bias(y, bias_);
   return y;
 }
 
@@ -42,7 +43,7 @@ std::vector<at::Tensor> forward_together(std::span<Linear* const> layers, const 
       results.push_back(layer->forward(x));
       continue;
     }
-    if (layer->bias_.defined()) product->add_(layer->bias_);
+    if (layer->bias_.defined()) ops::add_bias(*product, layer->bias_);
     results.push_back(std::move(*product++));
   }
   return results;

@@ -24,10 +24,12 @@ class Linear final : public torch::nn::Module {
   // Replaces the dense weight. Throws kInvalidArgument when the shape differs.
   void pack(ops::PackedMatrix matrix);
   bool is_packed() const { return packed_.has_value(); }
+  const ops::PackedMatrix& packed() const { return *packed_; }  // REQUIRES: is_packed()
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
   const at::Tensor& weight() const { return weight_; }  // undefined once packed
+  const at::Tensor& bias() const { return bias_; }      // undefined where the layer has none
 
  private:
   friend std::vector<at::Tensor> forward_together(std::span<Linear* const> layers,

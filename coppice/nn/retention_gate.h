@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coppice/nn/linear.h"
@@ -48,9 +49,17 @@ class RetentionGate final : public torch::nn::Module {
   Linear& first_layer() { return *hidden_.front(); }
   at::Tensor after_first_layer(at::Tensor u);
 
-  // Packs the matrices whose values are bfloat16 numbers already, so that no result changes beyond
-  // the order of sums.
+  // after_first_layer on raw memory, by the calling thread alone: u [tokens, out of the first
+  // layer] is written over, log_beta [tokens, Hkv]. For a few tokens this spares the hand-outs of
+  // work. REQUIRES: is_packed().
+  void finish_rows(float* u, int64_t tokens, float* log_beta) const;
+
+  // Packs each matrix for which packed_type() names a form.
   void pack();
+  bool is_packed() const;  // all of it
+  // Q8_0 for a matrix of bfloat16 numbers, as gate files hold, where its rows are whole groups of
+  // 32, BF16 where not; nothing for one with more precision, which stays as it is.
+  static std::optional<StorageType> packed_type(const at::Tensor& weight);
 
   const RetentionGateOptions& options() const { return options_; }
 
