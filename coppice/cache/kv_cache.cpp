@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "coppice/cache/validator.h"
@@ -42,6 +43,14 @@ void release_free_runs(PoolTensors& pools, const BlockPool& pool, std::vector<in
 }
 
 }  // namespace
+
+void BlockTable::stamp(int64_t first, int64_t last) {
+  static std::atomic<uint64_t> clock{0};
+  if (first >= last) return;
+  const uint64_t now = clock.fetch_add(1, std::memory_order_relaxed) + 1;
+  for (int64_t b = first / kBlockEntries; b <= (last - 1) / kBlockEntries; ++b)
+    stamps[static_cast<std::size_t>(b)] = now;
+}
 
 KvCache::KvCache(const CacheConfig& config)
     : config_(validated(config)), pool_(config.max_blocks), pools_(allocate_pools(config)) {}
@@ -124,6 +133,7 @@ bool KvCache::reserve(SequenceId id, int64_t new_tokens) {
     const int64_t more =
         blocks_for_row(row.length + new_tokens) - static_cast<int64_t>(row.blocks.size());
     COPPICE_CHECK(pool_.take(more, row.blocks), "{} blocks were counted free", more);
+    row.stamps.resize(row.blocks.size(), 0);
   }
   sequence.tokens_in_pass = new_tokens;
   std::fill(sequence.appended.begin(), sequence.appended.end(), uint8_t{0});
@@ -157,7 +167,10 @@ void KvCache::append(int64_t layer, SequenceId id, const at::Tensor& k, const at
   const std::span<BlockTable> rows =
       std::span(sequence.rows).subspan(first_row, static_cast<std::size_t>(config_.num_kv_heads));
   write_entries(pools_, rows, entries);
-  for (BlockTable& row : rows) row.length += sequence.tokens_in_pass;
+  for (BlockTable& row : rows) {
+    row.length += sequence.tokens_in_pass;
+    row.stamp(row.length - sequence.tokens_in_pass, row.length);
+  }
   sequence.entries += sequence.tokens_in_pass * config_.num_kv_heads;
   sequence.appended[static_cast<std::size_t>(layer)] = 1;
 }
@@ -191,6 +204,7 @@ void KvCache::trim(BlockTable& row) {
   if (needed == row.blocks.size()) return;
   pool_.give_back(std::span(row.blocks).subspan(needed));
   row.blocks.resize(needed);
+  row.stamps.resize(needed);
 }
 
 void KvCache::rollback(SequenceId id) {
@@ -268,7 +282,7 @@ void KvCache::drop(SequenceId id, std::span<const RowDrop> drops) {
 }
 
 // Survivors from the new end on fill the holes before it, both from the front.
-void KvCache::fill_holes(const BlockTable& row, std::span<const int32_t> dropped) {
+void KvCache::fill_holes(BlockTable& row, std::span<const int32_t> dropped) {
   const int64_t length = row.length - static_cast<int64_t>(dropped.size());
   auto next_dropped = std::lower_bound(dropped.begin(), dropped.end(), length);
   auto hole = dropped.begin();
@@ -276,18 +290,21 @@ void KvCache::fill_holes(const BlockTable& row, std::span<const int32_t> dropped
     if (next_dropped != dropped.end() && *next_dropped == place) {
       ++next_dropped;
     } else {
-      moves_.push_back({row.slot(place), row.slot(*hole++)});
+      moves_.push_back({row.slot(place), row.slot(*hole)});
+      row.stamp(*hole, *hole + 1);
+      ++hole;
     }
   }
 }
 
 void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
                       std::span<const float> values) {
-  const BlockTable& row = this->row(id, layer, head);
+  BlockTable& row = find(id).rows[row_index(layer, head)];
   const auto count = static_cast<int64_t>(values.size());
   if (first < 0 || first > row.length || count > row.length - first)
     fail_argument("KV cache: aux of places {} to {} in a row of {} entries", first, first + count,
                   row.length);
+  row.stamp(first, first + count);
   float* local = config_.device.is_cpu() ? pools_.aux.mutable_data_ptr<float>() : nullptr;
   for_each_run(row, first, first + count, [&](int64_t slot, int64_t index, int64_t n) {
     const auto source =

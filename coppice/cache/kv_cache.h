@@ -103,7 +103,8 @@ class KvCache final {
   void set_aux(SequenceId sequence, int64_t layer, int64_t head, int64_t first,
                std::span<const float> values);
 
-  // Whole pools, indexed by block id. Content of free blocks is undefined.
+  // Whole pools, indexed by block id. Content of free blocks is undefined. Aux is written through
+  // set_aux(), which stamps the blocks; keys and values may be written here.
   at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
   at::Tensor& values() { return pools_.values; }          // [blocks, 16, D]
   at::Tensor& positions() { return pools_.positions; }    // [blocks, 16] int32
@@ -149,7 +150,7 @@ class KvCache final {
   Sequence& find(SequenceId id);
   std::size_t row_index(int64_t layer, int64_t head) const;
   void check_new_entries(const Sequence& sequence, int64_t layer, const NewEntries& entries) const;
-  void fill_holes(const BlockTable& row, std::span<const int32_t> dropped);  // into moves_
+  void fill_holes(BlockTable& row, std::span<const int32_t> dropped);  // into moves_
   void trim(BlockTable& row);  // gives back the blocks behind the row's length
 
   CacheConfig config_;

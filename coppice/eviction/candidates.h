@@ -1,9 +1,11 @@
-// One look over a row's entries: scores them and notes those of little worth. The scores of the
-// rest are forgotten at once, so a look costs one read of what the scores are made of.
+// One look over a row's entries: scores them and notes those of little worth. Blocks that by what
+// an earlier look has found hold none are passed over, so a step costs little more than what it
+// evicts, at any budget.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "coppice/cache/block_table.h"
 #include "coppice/eviction/scorers.h"
@@ -38,9 +40,22 @@ struct Candidate {
   int32_t row_place() const { return static_cast<int32_t>(place); }
 };
 
+// What is known of a row's blocks from an earlier look, so that those whose entries are all worth
+// more than the cut need none: scores fall by their slopes from step to step, and no slope is above
+// 0. Holds for a block as long as its stamp does.
+struct RowBounds {
+  std::vector<uint64_t> stamps;  // [blocks]; 0: nothing is known
+  std::vector<float> low;        // the least score
+  std::vector<float> fall;       // the steepest slope
+  std::vector<int32_t> newest;   // when that was so
+
+  void resize(std::size_t blocks);
+};
+
 // Writes the entries that are not safe and whose rank is at most `cut`, in row order, and returns
-// their number. `out` has room for row.length. Ranks are the same bits on every processor.
+// their number. `out` has room for row.length. Ranks are the same bits on every processor. `bounds`
+// is of this row and of this form of score; null: every block is looked at and nothing is noted.
 int64_t collect_candidates(const Contest& contest, const BlockTable& row, int64_t row_index,
-                           int32_t cut, Candidate* out);
+                           int32_t cut, RowBounds* bounds, Candidate* out);
 
 }  // namespace coppice

@@ -64,7 +64,7 @@ EvictionPolicy::EvictionPolicy(const EvictionConfig& config, const CacheConfig& 
       num_layers_(cache.num_layers),
       num_kv_heads_(cache.num_kv_heads),
       scorer_(make_scorer(config_)),
-      hints_(static_cast<std::size_t>(cache.num_rows())) {}
+      memories_(static_cast<std::size_t>(cache.num_rows())) {}
 
 int64_t EvictionPolicy::budget_total() const {
   return bounded() ? config_.budget_entries * num_layers_ * num_kv_heads_
@@ -119,7 +119,7 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
                         .sinks = *config_.sinks,
                         .recent = *config_.recent,
                         .floor = config_.floor};
-  selector_.select(contest, rows, surplus, hints_[static_cast<std::size_t>(first_row)]);
+  selector_.select(contest, rows, surplus, memories_[static_cast<std::size_t>(first_row)]);
   drops_.clear();
   for (int64_t r = 0; r < count; ++r) {
     const auto chosen = selector_.chosen(static_cast<std::size_t>(r));

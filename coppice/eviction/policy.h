@@ -104,7 +104,7 @@ class EvictionPolicy final {
   Selector selector_;
   std::vector<RowDrop> drops_;
 
-  std::vector<CutHint> hints_;  // [rows], by the first row of a group
+  std::vector<SelectionMemory> memories_;  // [rows], by the first row of a group
 };
 
 }  // namespace coppice

@@ -20,22 +20,23 @@ int32_t rank_of(const Candidate& candidate) {
 }  // namespace
 
 void Selector::select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
-                      CutHint& hint) {
+                      SelectionMemory& memory) {
   COPPICE_CHECK(count >= 0 && rows.size() < UINT32_MAX, "{} entries of {} rows were asked", count,
                 rows.size());
   offsets_.assign(1, 0);
   for (const BlockTable& row : rows) offsets_.push_back(offsets_.back() + row.length);
   limits_.assign(rows.size(), -1);
-  int32_t cut = hint.count == count && count > 0 ? hint.cut : guess_cut(contest, rows, count);
+  memory.bounds.resize(rows.size());
+  int32_t cut = memory.count == count && count > 0 ? memory.cut : guess_cut(contest, rows, count);
   do {
-    if (collect(contest, rows, cut) < count) {
+    if (collect(contest, rows, cut, memory.bounds) < count) {
       cut = kEvery;
-      const int64_t most = collect(contest, rows, cut);
+      const int64_t most = collect(contest, rows, cut, memory.bounds);
       COPPICE_CHECK(most >= count, "{} entries were asked, {} may go", count, most);
     }
     choose(count);
   } while (contest.floor > 0 && limit_short_rows(rows, contest.floor));
-  update_hint(count, cut, hint);
+  remember_cut(count, cut, memory);
 }
 
 std::span<const int32_t> Selector::chosen(std::size_t row) const {
@@ -45,7 +46,8 @@ std::span<const int32_t> Selector::chosen(std::size_t row) const {
 }
 
 // Returns how many entries may go at this cut.
-int64_t Selector::collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut) {
+int64_t Selector::collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut,
+                          std::vector<RowBounds>& bounds) {
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t total = offsets_.back();
   if (capacity_ < total) {
@@ -57,8 +59,8 @@ int64_t Selector::collect(const Contest& contest, std::span<const BlockTable> ro
   ops::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const auto row = static_cast<std::size_t>(r);
-      found_[row] =
-          collect_candidates(contest, rows[row], r, cut, candidates_.get() + offsets_[row]);
+      found_[row] = collect_candidates(contest, rows[row], r, cut, &bounds[row],
+                                       candidates_.get() + offsets_[row]);
     }
   });
   apply_limits();
@@ -120,7 +122,7 @@ int32_t Selector::guess_cut(const Contest& contest, std::span<const BlockTable> 
   const int64_t stride = total / kBlockEntries / kSampledBlocks;
   if (stride < 2) return kEvery;
   merged_.clear();
-  BlockTable block{{0}, kBlockEntries};
+  BlockTable block{{0}, {}, kBlockEntries};
   Candidate found[kBlockEntries];
   int64_t sampled = 0, until_next = 0;
   for (const BlockTable& row : rows) {
@@ -128,7 +130,7 @@ int32_t Selector::guess_cut(const Contest& contest, std::span<const BlockTable> 
       if (until_next-- > 0) continue;
       until_next = stride - 1;
       block.blocks[0] = row.blocks[static_cast<std::size_t>(b)];
-      const int64_t n = collect_candidates(contest, block, 0, kEvery, found);
+      const int64_t n = collect_candidates(contest, block, 0, kEvery, nullptr, found);
       merged_.insert(merged_.end(), found, found + n);
       sampled += kBlockEntries;
     }
@@ -143,17 +145,14 @@ int32_t Selector::guess_cut(const Contest& contest, std::span<const BlockTable> 
 }
 
 // The next choice of as many entries looks at about twice as many candidates.
-void Selector::update_hint(int64_t count, int32_t cut, CutHint& hint) {
+void Selector::remember_cut(int64_t count, int32_t cut, SelectionMemory& memory) {
   const auto found = static_cast<int64_t>(merged_.size());
   const int64_t wanted = 2 * count + 32;
-  if (found < wanted - count / 2) {
-    hint = {};
-    return;
-  }
-  hint = {count, cut};
+  memory.count = found < wanted - count / 2 ? 0 : count;
+  memory.cut = cut;
   if (found <= 2 * wanted) return;
   std::nth_element(merged_.begin() + count, merged_.begin() + wanted, merged_.end());
-  hint.cut = rank_of(merged_[static_cast<std::size_t>(wanted)]);
+  memory.cut = rank_of(merged_[static_cast<std::size_t>(wanted)]);
 }
 
 }  // namespace coppice

@@ -13,30 +13,33 @@
 
 namespace coppice {
 
-// Where the last choice among the same rows was cut: a step later the scores have moved little.
-struct CutHint {
-  int64_t count = 0;
-  int32_t cut = 0;
+// What is remembered of the last choice among the same rows: a step later scores have moved little.
+struct SelectionMemory {
+  int64_t count = 0;              // of entries chosen
+  int32_t cut = 0;                // a rank with somewhat more entries below it
+  std::vector<RowBounds> bounds;  // [rows]
 };
 
 class Selector final {
  public:
   // Chooses the `count` entries of least worth among those that are not safe, but leaves each row
   // at least `floor` entries where it has as many: its best. The result is valid until the next
-  // call. Throws kInternal where fewer than `count` may go.
+  // call. `memory` belongs to these rows and this form of score alone. Throws kInternal where fewer
+  // than `count` may go.
   void select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
-              CutHint& hint);
+              SelectionMemory& memory);
 
   // Places of the chosen entries of a row, rising.
   std::span<const int32_t> chosen(std::size_t row) const;
 
  private:
-  int64_t collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut);
+  int64_t collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut,
+                  std::vector<RowBounds>& bounds);
   void apply_limits();
   int32_t guess_cut(const Contest& contest, std::span<const BlockTable> rows, int64_t count);
   bool limit_short_rows(std::span<const BlockTable> rows, int64_t floor);
   void choose(int64_t count);
-  void update_hint(int64_t count, int32_t cut, CutHint& hint);
+  void remember_cut(int64_t count, int32_t cut, SelectionMemory& memory);
 
   std::vector<int64_t> offsets_;  // [rows + 1]: where a row's candidates begin
   std::vector<int64_t> found_;    // [rows]: how many it has

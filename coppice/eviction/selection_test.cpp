@@ -33,12 +33,14 @@ struct Rows {
   std::vector<float> log_betas, aux;
   ScoreForm form{.aux_weight = 1.0f};
   int64_t newest = 0;
+  uint64_t next_stamp = 1;
 
   void add_row(int64_t length, Rng& rng) {
     BlockTable& row = rows.emplace_back();
     row.length = length;
     for (int64_t b = 0; b < blocks_for_row(length); ++b) {
       row.blocks.push_back(static_cast<int32_t>(positions.size() / kBlockEntries));
+      row.stamps.push_back(next_stamp++);
       positions.resize(positions.size() + kBlockEntries, 7);
       log_betas.resize(positions.size(), -1.0f);
       aux.resize(positions.size(), -1e30f);  // what no row owns must not be chosen
@@ -131,15 +133,15 @@ Rows random_rows(Rng& rng, int64_t longest) {
 TEST(Selector, equals_a_full_sort) {
   Rng rng(1);
   Selector selector;
-  CutHint hint;
   for (int round = 0; round < 400; ++round) {
     Rows rows = random_rows(rng, round % 4 == 0 ? 600 : 60);
+    SelectionMemory memory;
     const Contest contest = rows.contest();
     for (const int64_t count :
          {int64_t{0}, int64_t{1},
           static_cast<int64_t>(rng.below(static_cast<uint64_t>(rows.total()) + 1)), rows.total()}) {
       if (count > rows.total()) continue;
-      selector.select(contest, rows.rows, count, hint);
+      selector.select(contest, rows.rows, count, memory);
       ASSERT_EQ(chosen(selector, rows.rows.size()), sorted_choice(rows, count, contest));
     }
   }
@@ -164,15 +166,15 @@ TEST(Selector, safe_entries_and_floors_stay) {
       }
       most += std::max<int64_t>(rows.rows[r].length - std::max(safe, contest.floor), 0);
     }
-    CutHint hint;
+    SelectionMemory memory;
     for (const int64_t count : {most / 3, most}) {
-      selector.select(contest, rows.rows, count, hint);
+      selector.select(contest, rows.rows, count, memory);
       ASSERT_EQ(chosen(selector, rows.rows.size()), sorted_choice(rows, count, contest));
     }
   }
 }
 
-TEST(Selector, a_hint_that_misleads_is_made_good) {
+TEST(Selector, a_cut_that_misleads_is_made_good) {
   Rng rng(3);
   Rows rows;
   rows.newest = 999;
@@ -187,9 +189,9 @@ TEST(Selector, a_hint_that_misleads_is_made_good) {
   for (const int32_t cut : {std::numeric_limits<int32_t>::min(), score_rank(1.0f),
                             score_rank(4000.0f), std::numeric_limits<int32_t>::max() - 1}) {
     for (const int64_t count : {1, 90, 700, 5000}) {
-      CutHint hint{count, cut};
-      for (int again = 0; again < 3; ++again) {  // also with what the last choice left as a hint
-        selector.select(rows.contest(), rows.rows, count, hint);
+      SelectionMemory memory{count, cut, {}};
+      for (int again = 0; again < 3; ++again) {  // also with what the last choice left
+        selector.select(rows.contest(), rows.rows, count, memory);
         ASSERT_EQ(chosen(selector, 20), sorted_choice(rows, count, rows.contest()));
       }
     }
@@ -212,8 +214,8 @@ TEST(Selector, threads_change_nothing) {
   for (const int threads : {1, 4}) {
     ops::set_num_threads(threads);
     Selector selector;
-    CutHint hint;
-    selector.select(rows.contest(), rows.rows, 5000, hint);
+    SelectionMemory memory;
+    selector.select(rows.contest(), rows.rows, 5000, memory);
     choices.push_back(chosen(selector, 90));
   }
   ops::set_num_threads(before);
@@ -244,8 +246,8 @@ TEST(Selector, scores_are_lines_in_age) {
         static_cast<int32_t>(std::get<3>(sorted[i])));
   for (auto& places : expected) std::sort(places.begin(), places.end());
   Selector selector;
-  CutHint hint;
-  selector.select(rows.contest(), rows.rows, 40, hint);
+  SelectionMemory memory;
+  selector.select(rows.contest(), rows.rows, 40, memory);
   EXPECT_EQ(chosen(selector, 3), expected);
 }
 
@@ -256,11 +258,11 @@ TEST(Selector, more_than_may_go_is_refused) {
   for (int64_t i = 0; i < 3; ++i) rows.position(0, i) = static_cast<int32_t>(i);
   rows.newest = 2;
   Selector selector;
-  CutHint hint;
-  EXPECT_THROW(selector.select(rows.contest(), rows.rows, 4, hint), Error);
-  EXPECT_THROW(selector.select(rows.contest(), rows.rows, -1, hint), Error);
-  EXPECT_THROW(selector.select(rows.contest(1), rows.rows, 3, hint), Error);
-  EXPECT_THROW(selector.select(rows.contest(0, 0, 2), rows.rows, 2, hint), Error);
+  SelectionMemory memory;
+  EXPECT_THROW(selector.select(rows.contest(), rows.rows, 4, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(), rows.rows, -1, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(1), rows.rows, 3, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(0, 0, 2), rows.rows, 2, memory), Error);
 }
 
 }  // namespace
