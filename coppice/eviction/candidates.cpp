@@ -47,9 +47,8 @@ struct PlainLanes {
   }
 };
 
-int64_t collect_plain(const LookTask& task, const BlockTable& row, int64_t row_index,
-                      RowBounds* bounds, Candidate* out) {
-  return collect_with<PlainLanes>(task, row, row_index, bounds, out);
+void collect_plain(const LookTask& task, const CandidateRows& rows) {
+  collect_with<PlainLanes>(task, rows);
 }
 
 CollectFn choose_collect() {
@@ -69,10 +68,9 @@ void RowBounds::resize(std::size_t blocks) {
 
 int32_t score_rank(float score) { return to_rank(score); }
 
-int64_t collect_candidates(const Contest& contest, const BlockTable& row, int64_t row_index,
-                           int32_t cut, RowBounds* bounds, Candidate* out) {
+void collect_candidates(const Contest& contest, int32_t cut, const CandidateRows& rows) {
   static const CollectFn run = choose_collect();
-  return run(LookTask(contest, cut), row, row_index, bounds, out);
+  run(LookTask(contest, cut), rows);
 }
 
 }  // namespace coppice

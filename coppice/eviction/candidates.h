@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "coppice/cache/block_table.h"
@@ -52,10 +53,19 @@ struct RowBounds {
   void resize(std::size_t blocks);
 };
 
-// Writes the entries that are not safe and whose rank is at most `cut`, in row order, and returns
-// their number. `out` has room for row.length. Ranks are the same bits on every processor. `bounds`
-// is of this row and of this form of score; null: every block is looked at and nothing is noted.
-int64_t collect_candidates(const Contest& contest, const BlockTable& row, int64_t row_index,
-                           int32_t cut, RowBounds* bounds, Candidate* out);
+// Rows to look over together.
+struct CandidateRows {
+  std::span<const BlockTable> tables;
+  uint64_t first_row = 0;            // the number of tables[0]
+  RowBounds* bounds = nullptr;       // [rows], of these rows and this form of score alone; null:
+                                     // every block is looked at and nothing is noted
+  Candidate* out = nullptr;          // row r's candidates go to out + offsets[r] and on; room for
+  const int64_t* offsets = nullptr;  // as many as it has entries
+  int64_t* found = nullptr;          // [rows]: how many there are
+};
+
+// Writes, row by row and in row order, the entries that are not safe and whose rank is at most
+// `cut`. Ranks are the same bits on every processor.
+void collect_candidates(const Contest& contest, int32_t cut, const CandidateRows& rows);
 
 }  // namespace coppice

@@ -73,9 +73,8 @@ struct WideLanes {
   }
 };
 
-int64_t collect_wide(const LookTask& task, const BlockTable& row, int64_t row_index,
-                     RowBounds* bounds, Candidate* out) {
-  return collect_with<WideLanes>(task, row, row_index, bounds, out);
+void collect_wide(const LookTask& task, const CandidateRows& rows) {
+  collect_with<WideLanes>(task, rows);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kEvery = kProtectedRank - 1;  // a cut that leaves out safe entries alone
 constexpr int64_t kSampledBlocks = 64;
-constexpr int64_t kEntriesPerPiece = 8192;
+constexpr int64_t kEntriesPerPiece = 8192;  // few of them are looked at
 
 int32_t rank_of(const Candidate& candidate) {
   return static_cast<int32_t>(static_cast<uint32_t>(candidate.worth >> 32) ^ 0x80000000u);
@@ -57,11 +57,14 @@ int64_t Selector::collect(const Contest& contest, std::span<const BlockTable> ro
   found_.assign(rows.size(), 0);
   const int64_t grain = count * kEntriesPerPiece / std::max<int64_t>(total, 1);
   ops::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const auto row = static_cast<std::size_t>(r);
-      found_[row] = collect_candidates(contest, rows[row], r, cut, &bounds[row],
-                                       candidates_.get() + offsets_[row]);
-    }
+    const auto first = static_cast<std::size_t>(begin);
+    collect_candidates(contest, cut,
+                       {.tables = rows.subspan(first, static_cast<std::size_t>(end - begin)),
+                        .first_row = first,
+                        .bounds = bounds.data() + begin,
+                        .out = candidates_.get(),
+                        .offsets = offsets_.data() + begin,
+                        .found = found_.data() + begin});
   });
   apply_limits();
   int64_t sum = 0;
@@ -124,13 +127,15 @@ int32_t Selector::guess_cut(const Contest& contest, std::span<const BlockTable> 
   merged_.clear();
   BlockTable block{{0}, {}, kBlockEntries};
   Candidate found[kBlockEntries];
-  int64_t sampled = 0, until_next = 0;
+  const int64_t none = 0;
+  int64_t sampled = 0, until_next = 0, n = 0;
   for (const BlockTable& row : rows) {
     for (int64_t b = 0; b < row.length / kBlockEntries; ++b) {
       if (until_next-- > 0) continue;
       until_next = stride - 1;
       block.blocks[0] = row.blocks[static_cast<std::size_t>(b)];
-      const int64_t n = collect_candidates(contest, block, 0, kEvery, nullptr, found);
+      collect_candidates(contest, kEvery,
+                         {.tables = {&block, 1}, .out = found, .offsets = &none, .found = &n});
       merged_.insert(merged_.end(), found, found + n);
       sampled += kBlockEntries;
     }
