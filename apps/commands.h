@@ -9,6 +9,7 @@ void add_chat_command(CLI::App& program);
 void add_run_command(CLI::App& program);
 void add_eval_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);
+void add_bench_command(CLI::App& program);
 void add_plan_command(CLI::App& program);
 void add_convert_gate_command(CLI::App& program);
 

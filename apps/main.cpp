@@ -1,4 +1,4 @@
-// The program: `coppice chat | run | eval | inspect | plan | convert-gate`.
+// The program: `coppice chat | run | eval | bench | inspect | plan | convert-gate`.
 // Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 #include <CLI/CLI.hpp>
@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   coppice::add_run_command(program);
   coppice::add_eval_command(program);
   coppice::add_inspect_command(program);
+  coppice::add_bench_command(program);
   coppice::add_plan_command(program);
   coppice::add_convert_gate_command(program);
   try {

@@ -61,6 +61,8 @@ std::string shipped_gate(const Checkpoint& checkpoint) {
   return {};
 }
 
+}  // namespace
+
 std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint,
                                           const Tokenizer& tokenizer) {
   const auto& templates = checkpoint.chat_templates();
@@ -89,8 +91,6 @@ std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint,
                                                   {"unk_token", text_of(tokenizer.unk_id())}},
                                .clock = {}});
 }
-
-}  // namespace
 
 std::string model_path(const std::string& model) {
   if (model != "smollm2") return model;
@@ -199,18 +199,22 @@ int64_t Runtime::longest_tokens(int64_t prompt, std::optional<int64_t> max_token
                                                        : EvictionConfig::kUnbounded;
 }
 
-std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest) const {
+std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest,
+                                             int64_t sequences) const {
   return from_flags([&] {
     EngineConfig config;
     const CacheConfig sizes = cache();
-    config.eviction =
-        eviction_config(options_, has_gate_, budget_entries(options_, sizes, text_tokens));
+    ModelOptions own = options_;  // one sequence's
+    own.budget.bytes /= sequences;
+    config.eviction = eviction_config(own, has_gate_, budget_entries(own, sizes, text_tokens));
     config.chunk_tokens = options_.chunk;
     config.kv_dtype = kv_dtype(options_);
     config.compact_positions = options_.positions == "compact";
     config.end_token_ids = end_token_ids_;
     config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
-    config.max_blocks = worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
+    config.max_blocks =
+        sequences * worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
+    config.scheduler.max_sequences = std::max(config.scheduler.max_sequences, sequences);
     return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));
   });
 }

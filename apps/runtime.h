@@ -19,6 +19,10 @@ namespace coppice {
 // get it.
 std::string model_path(const std::string& model);
 
+// The model's own chat template, ChatML where its vocabulary has that one's tokens (said on stderr),
+// or none.
+std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
+
 // The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt
 // when there is none. Throws when it does not fit the model.
 std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint);
@@ -52,9 +56,10 @@ class Runtime final {
   // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained
   // range, or no end at all with compact positions.
   int64_t longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const;
-  // An engine whose pool holds one sequence of `longest` tokens under --kv-budget. A budget that is
-  // a share is that share of `text_tokens`, prompt and new ones.
-  std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest) const;
+  // An engine whose pool holds `sequences` of `longest` tokens under --kv-budget. A budget that is
+  // a share is that share of `text_tokens`, prompt and new ones; one in bytes is for all sequences.
+  std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest,
+                                      int64_t sequences = 1) const;
 
  private:
   // The files are closed once everything is read from them: nothing of theirs stays in memory.

@@ -17,22 +17,20 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "apps/stream_bandwidth.h"
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/ops/cpu_features.h"
 #include "coppice/ops/packed_float.h"
 #include "coppice/ops/packed_matrix.h"
-#include "coppice/ops/packed_memory.h"
 #include "coppice/ops/parallel.h"
 
 namespace coppice {
@@ -79,28 +77,6 @@ struct Model {
   std::vector<PackedMatrix> head;  // one
   int64_t bytes = 0;
 };
-
-// Reads words [begin, end) in one stream; `end` - `begin` is a multiple of 8.
-[[gnu::target_clones("avx512f", "avx2", "default")]] uint64_t sum_words(const uint64_t* words,
-                                                                        int64_t begin,
-                                                                        int64_t end) {
-  uint64_t sum[32] = {};
-  for (; begin + 32 <= end; begin += 32) {
-    for (int64_t j = 0; j < 32; ++j) sum[j] += words[begin + j];
-  }
-  uint64_t total = 0;
-  for (const uint64_t s : sum) total += s;
-  return total;
-}
-
-// The memory's own speed: as many bytes, in large pages and shared out as the products are.
-uint64_t read_all(const uint64_t* words, int64_t count) {
-  std::atomic<uint64_t> total{0};
-  ops::parallel_for_guided(0, count / 2048, 1, [&](int64_t begin, int64_t end) {
-    total += sum_words(words, begin * 2048, end * 2048);
-  });
-  return total.load();
-}
 
 // The layers' products for n rows; the head for one row.
 void run_packed(const Model& model, const at::Tensor& x, const at::Tensor& wide) {
@@ -249,17 +225,13 @@ void run(int threads, int rounds, bool aten) {
   std::printf("threads: %d, level: %s\n", threads,
               std::string(ops::cpu_level_name(ops::cpu_level())).c_str());
   const Model model = make_model();
-  const std::shared_ptr<uint8_t> memory = ops::allocate_packed(model.bytes);
-  std::memset(memory.get(), 1, static_cast<std::size_t>(model.bytes));
-  const auto* words = reinterpret_cast<const uint64_t*>(memory.get());
+  StreamBandwidth stream(model.bytes);
   for (const int64_t n : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, int64_t{512}}) {
     const at::Tensor x = at::randn({n, kHidden}), wide = at::randn({n, kFfn});
     std::vector<Candidate> list;
     list.push_back({"packed", [&] { run_packed(model, x, wide); }, {}});
     if (n == 1) {
-      volatile uint64_t sink = 0;
-      list.push_back(
-          {"reading as many bytes", [&] { sink = read_all(words, model.bytes / 8); }, {}});
+      list.push_back({"reading as many bytes", [&] { stream.read(); }, {}});
     }
     if (aten && (n == 1 || n == 512)) {
       for (Candidate& c : aten_candidates(n)) list.push_back(std::move(c));

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "coppice/processor/unicode.h"
 
@@ -32,16 +33,41 @@ bool is_blank(uint32_t c) {
   return char_class(c) == CharClass::kSpace || char_class(c) == CharClass::kNewline;
 }
 
+struct Range {
+  uint32_t first, last;
+};
+
+bool in(std::span<const Range> ranges, uint32_t c) {
+  const auto after = [](uint32_t value, const Range& r) { return value < r.first; };
+  const auto it = std::upper_bound(ranges.begin(), ranges.end(), c, after);
+  return it != ranges.begin() && c <= std::prev(it)->last;
+}
+
+// Join controls, the symbols that Unicode calls alphabetic (letters in circles and squares), and
+// the marks of Unicode 15.1 and 16, which utf8proc 2.8 does not know.
+constexpr Range kMoreWord[] = {
+    {0x897, 0x897},     {0x200C, 0x200D},   {0x24B6, 0x24E9},   {0x10D69, 0x10D6D},
+    {0x10EFC, 0x10EFC}, {0x113B8, 0x113C0}, {0x113C2, 0x113C2}, {0x113C5, 0x113C5},
+    {0x113C7, 0x113CA}, {0x113CC, 0x113D0}, {0x113D2, 0x113D2}, {0x113E1, 0x113E2},
+    {0x11F5A, 0x11F5A}, {0x1611E, 0x1612F}, {0x1E5EE, 0x1E5EF}, {0x1F130, 0x1F149},
+    {0x1F150, 0x1F169}, {0x1F170, 0x1F189},
+};
+
+// Whether a regex \w matches: alphabetic, a mark, a decimal digit, a connector or a join control.
 bool is_word(uint32_t c) {
-  if (char_class(c) == CharClass::kLetter || char_class(c) == CharClass::kNumber) return true;
+  if (char_class(c) == CharClass::kLetter) return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_PC:
       return true;
+    case UTF8PROC_CATEGORY_CN:  // newer digits have a class
+      return char_class(c) == CharClass::kNumber || in(kMoreWord, c);
     default:
-      return false;
+      return in(kMoreWord, c);
   }
 }
 

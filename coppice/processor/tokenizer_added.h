@@ -20,7 +20,7 @@ struct AddedToken {
   std::string content;
   int32_t id = -1;
   bool special = false;      // a control token, rather than an added word
-  bool single_word = false;  // only between characters that are no letters, numbers, marks or _
+  bool single_word = false;  // only where no regex \w touches it
   bool lstrip = false;       // takes the blanks before it
   bool rstrip = false;       // takes the blanks after it
   bool normalized = false;   // matched after normalisation, with normalised content

@@ -197,6 +197,19 @@ TEST(TokenizerJson, FlagsOfAddedTokens) {
   const auto g = [](std::string_view text) { return testing::in_byte_alphabet(text); };
   EXPECT_EQ(texts_of(t, "a word"), (Pieces{"a", g(" "), "word"}));
   EXPECT_EQ(texts_of(t, "awordb").size(), 6u);
+  // Word characters: letters, marks, decimal digits, connectors, letters in circles, join controls.
+  for (const char* word : {"a", "\u0301", "3", "\u2167", "_", "\u24b6", "\u200d", "\u0897"}) {
+    EXPECT_EQ(std::ranges::count(t.encode(std::string("word") + word), *t.find_token("word")), 0)
+        << word;
+    EXPECT_EQ(std::ranges::count(t.encode(word + std::string("word")), *t.find_token("word")), 0)
+        << word;
+  }
+  for (const char* other : {"-", "\u00bd", "\u00b2", "\u200b", "\U0001f600", "\u0378"}) {
+    EXPECT_EQ(std::ranges::count(t.encode(std::string("word") + other), *t.find_token("word")), 1)
+        << other;
+    EXPECT_EQ(std::ranges::count(t.encode(other + std::string("word")), *t.find_token("word")), 1)
+        << other;
+  }
   EXPECT_EQ(texts_of(t, "x \n<L> y"), (Pieces{"x", "<L>", g(" "), "y"}));
   EXPECT_EQ(texts_of(t, "x <R> \u3000y"), (Pieces{"x", g(" "), "<R>", "y"}));
   EXPECT_EQ(texts_of(t, "cafe\u0301!"), (Pieces{"caf\u00e9!"}));

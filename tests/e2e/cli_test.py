@@ -114,6 +114,28 @@ class CliTest(unittest.TestCase):
         self.assertEqual(plan["bytes"]["kv"], result["kv"]["bytes_bound"])
         self.assertEqual(plan["bytes"]["total"], sum(v for k, v in plan["bytes"].items() if k != "total"))
 
+    def test_bench_measures_and_tells_the_limit(self):
+        flags = ["bench", "--model", self.model, "--text", self.prompt, "--kv-budget", 32, "--chunk", 16,
+                 "--new-tokens", 6, "--repeats", 2]
+        shown = json.loads(self.call(*flags, "--json", "--prompt-tokens", "64,100", "--sequences", 3).stdout)
+        self.assertEqual([result["tokens"]["prompt"] for result in shown["results"]], [3 * 64, 3 * 100])
+        for result in shown["results"]:
+            self.assertEqual(result["kv"]["kept_entries"], 3 * 32 * ROWS)
+            self.assertLessEqual(result["kv"]["bytes_peak"], result["kv"]["bytes_bound"])
+            memory, timing = result["memory"], result["timing"]
+            # Float16 keys and values of what is kept, and every weight once, are what a step reads.
+            self.assertEqual(memory["kv_bytes"], 3 * 32 * ROWS * 2 * 2 * tiny_gguf.HIDDEN // tiny_gguf.HEADS)
+            self.assertEqual(memory["step_bytes"], memory["kv_bytes"] + shown["weight_bytes_per_step"])
+            self.assertAlmostEqual(memory["limit_share"], timing["decode_tokens_per_s"] / memory["limit_tokens_per_s"])
+            self.assertAlmostEqual(memory["limit_tokens_per_s"], 3 * memory["stream_bytes_per_s"] / memory["step_bytes"])
+            self.assertGreater(timing["prefill_tokens_per_s"], 0)
+            self.assertGreater(timing["evict_share"], 0)
+            self.assertLess(timing["evict_share"], 1)
+            self.assertEqual(len(result["repeats"]["decode_tokens_per_s"]), 2)
+        self.assertIn("reached", self.call(*flags, "--prompt-tokens", 64).stdout)
+        self.refuse(*flags, "--prompt-tokens", 0, code=2, says="--prompt-tokens")
+        self.refuse(*flags, "--prompt-tokens", 600, code=1, says="512")
+
     def test_inspect_tells_what_is_in_a_model(self):
         shown = json.loads(self.call("inspect", self.model, "--json", "--tensors").stdout)
         self.assertEqual(len(shown["tensors"]), 2 + 9 * tiny_gguf.LAYERS)
