@@ -159,6 +159,11 @@ void set_threads(const ModelOptions& options) {
 Runtime::Runtime(const ModelOptions& options)
     : Runtime(options, Checkpoint::open(model_path(options.model))) {
   ::malloc_trim(0);  // what reading the files took goes back to the system
+  // From here on every step takes and gives back the same buffers: pages stay with the process
+  // between steps, up to this much.
+  constexpr int kKeptBytes = 32 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kKeptBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }
 
 Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint)

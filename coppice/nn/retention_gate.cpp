@@ -80,9 +80,9 @@ at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
 
 void RetentionGate::finish_rows(float* u, int64_t tokens, float* log_beta) const {
   ops::silu_rows(u, nullptr, tokens, hidden_.front()->out());
-  std::vector<float> next;
+  static thread_local std::vector<float> next, z;
   for (std::size_t i = 1; i < hidden_.size(); ++i) {
-    next.resize(static_cast<std::size_t>(tokens * hidden_[i]->out()));
+    next.resize(static_cast<std::size_t>(tokens * hidden_[i]->out()));  // of at most 2 layers
     hidden_[i]->packed().multiply(u, tokens, next.data());
     ops::silu_rows(next.data(), hidden_[i]->bias().const_data_ptr<float>(), tokens,
                    hidden_[i]->out());
@@ -90,7 +90,7 @@ void RetentionGate::finish_rows(float* u, int64_t tokens, float* log_beta) const
   }
   const int64_t heads = options_.num_kv_heads;
   const bool shared = options_.variant == GateVariant::kShared;
-  std::vector<float> z(static_cast<std::size_t>(tokens * heads));
+  z.resize(static_cast<std::size_t>(tokens * heads));
   head_->packed().multiply(u, shared ? tokens * heads : tokens, z.data());
   ops::log_sigmoid_rows(z.data(), bias_.const_data_ptr<float>(), bias_.size(0) == 1, tokens, heads,
                         log_beta);
