@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 
 #include "apps/usage.h"
 #include "coppice/cache/memory_plan.h"
@@ -166,23 +167,55 @@ Runtime::Runtime(const ModelOptions& options)
   ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }
 
+namespace {
+
+std::shared_ptr<Model> load_weights(const ModelOptions& options, const Checkpoint& checkpoint) {
+  set_threads(options);
+  return load_model(checkpoint, weight_mode(options));
+}
+
+}  // namespace
+
+// What is read beside the weights, on threads of its own: the hash that a gate is found by, and the
+// tokenizer.
+struct Runtime::Loading {
+  Loading(const ModelOptions& options, const Checkpoint& checkpoint)
+      : begin(std::chrono::steady_clock::now()),
+        hash(std::async(std::launch::async,
+                        [&checkpoint, wanted = options.gate != "none"] {
+                          if (wanted) checkpoint.sha256();
+                        })),
+        tokenizer(
+            std::async(std::launch::async, [&checkpoint] { return load_tokenizer(checkpoint); })) {}
+
+  std::chrono::steady_clock::time_point begin;
+  std::future<void> hash;
+  std::future<Tokenizer> tokenizer;
+};
+
 Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint)
-    : options_(options), path_(checkpoint.path()), tokenizer_(load_tokenizer(checkpoint)) {
-  const auto start = std::chrono::steady_clock::now();
-  end_token_ids_ = end_token_ids(checkpoint, tokenizer_);
-  set_threads(options_);
+    : Runtime(options, checkpoint, Loading(options, checkpoint)) {}
+
+Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Loading loading)
+    : options_(options),
+      path_(checkpoint.path()),
+      model_(load_weights(options, checkpoint)),
+      tokenizer_(loading.tokenizer.get()),
+      end_token_ids_(end_token_ids(checkpoint, tokenizer_)),
+      template_(find_template(checkpoint, tokenizer_)) {
   if (options_.positions == "compact") {
     log_warning(
         "positions: compact: whenever the model's trained range of {} tokens is full, cached keys "
-        "are "
-        "renumbered by their place in the cache",
-        ModelArgs::from_config(checkpoint.config()).max_position_embeddings);
+        "are renumbered by their place in the cache",
+        model_->args().max_position_embeddings);
   }
-  template_ = find_template(checkpoint, tokenizer_);
-  const std::optional<GateWeights> gate = find_gate(options_, checkpoint);
-  has_gate_ = gate.has_value();
-  model_ = load_model(checkpoint, weight_mode(options_), gate ? &*gate : nullptr);
-  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  loading.hash.get();
+  if (const std::optional<GateWeights> gate = find_gate(options_, checkpoint)) {
+    attach_gate(*model_, *gate);
+    has_gate_ = true;
+  }
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - loading.begin;
+  load_seconds_ = spent.count();
 }
 
 const ChatTemplate& Runtime::chat_template() const {

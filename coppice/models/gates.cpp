@@ -72,6 +72,7 @@ void attach_gate(Model& model, const GateWeights& gate) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i]->is_packed()) modules[i]->pack();
     layers[i]->attach_gate(std::move(modules[i]));
+    layers[i]->gate()->train(model.is_training());
   }
 }
 
