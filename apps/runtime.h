@@ -64,7 +64,7 @@ class Runtime final {
  private:
   struct Loading;
   // The files are closed once everything is read from them: nothing of theirs stays in memory.
-  Runtime(const ModelOptions& options, const Checkpoint& checkpoint);
+  Runtime(const ModelOptions& options, Checkpoint checkpoint);
   Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Loading loading);
 
   ModelOptions options_;
