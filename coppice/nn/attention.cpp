@@ -7,15 +7,8 @@
 #include <vector>
 
 #include "coppice/core/error.h"
-#include "coppice/ops/parallel.h"
 
 namespace coppice::nn {
-namespace {
-
-constexpr int64_t kFewTokens = 8;
-
-}  // namespace
-
 Attention::Attention(const AttentionOptions& options, int64_t layer)
     : options_(options), layer_(layer) {
   const int64_t hidden = options.hidden_size;
@@ -46,27 +39,13 @@ at::Tensor Attention::forward(const at::Tensor& x, const ops::RopeAngles& angles
   input.q = read[0].view({tokens, options_.num_heads, head_dim});
   input.k = read[1].view({tokens, options_.num_kv_heads, head_dim});
   input.v = read[2].view({tokens, options_.num_kv_heads, head_dim});
-  const auto rotate = [&] {
-    if (q_norm_) {
-      input.q = q_norm_->forward(input.q);
-      input.k = k_norm_->forward(input.k);
-    }
-    input.q = ops::apply_rope(std::move(input.q), angles);
-    input.k = ops::apply_rope(std::move(input.k), angles);
-  };
-  if (gate_ && gate_->is_packed() && tokens <= kFewTokens) {
-    // Each is too short to share out, so they run side by side.
-    input.log_beta = at::empty({tokens, options_.num_kv_heads}, at::kFloat);
-    float* const log_beta = input.log_beta.mutable_data_ptr<float>();
-    float* const u = read[3].mutable_data_ptr<float>();
-    ops::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part)
-        part == 0 ? gate_->finish_rows(u, tokens, log_beta) : rotate();
-    });
-  } else {
-    rotate();
-    if (gate_) input.log_beta = gate_->after_first_layer(std::move(read[3]));
+  if (q_norm_) {
+    input.q = q_norm_->forward(input.q);
+    input.k = k_norm_->forward(input.k);
   }
+  input.q = ops::apply_rope(std::move(input.q), angles);
+  input.k = ops::apply_rope(std::move(input.k), angles);
+  if (gate_) input.log_beta = gate_->after_first_layer(std::move(read[3]));
   input.scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   input.window = options_.window;
   const at::Tensor attended = backend.forward(input, batch);

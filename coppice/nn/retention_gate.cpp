@@ -22,7 +22,8 @@ void check(const RetentionGateOptions& options) {
     fail_argument("retention gate: expected 1 or 2 hidden layers, got {}", options.hidden_layers);
 }
 
-constexpr int64_t kGroup = 32;  // of values that share a scale
+constexpr int64_t kGroup = 32;     // of values that share a scale
+constexpr int64_t kFewTokens = 8;  // not worth sharing out
 
 ops::PackedMatrix pack_as(StorageType type, const at::Tensor& weight) {
   StoredTensor stored;
@@ -70,6 +71,11 @@ at::Tensor RetentionGate::forward(const at::Tensor& x) {
 
 at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
   const int64_t tokens = u.size(0);
+  if (tokens <= kFewTokens && is_packed() && u.is_contiguous()) {
+    at::Tensor log_beta = at::empty({tokens, options_.num_kv_heads}, at::kFloat);
+    finish_rows(u.mutable_data_ptr<float>(), tokens, log_beta.mutable_data_ptr<float>());
+    return log_beta;
+  }
   u = ops::silu(std::move(u));
   for (std::size_t i = 1; i < hidden_.size(); ++i) u = ops::silu(hidden_[i]->forward(u));
   // In the shared variant each head has its own u, and w is one row.

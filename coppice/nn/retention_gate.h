@@ -49,11 +49,6 @@ class RetentionGate final : public torch::nn::Module {
   Linear& first_layer() { return *hidden_.front(); }
   at::Tensor after_first_layer(at::Tensor u);
 
-  // after_first_layer on raw memory, by the calling thread alone: u [tokens, out of the first
-  // layer] is written over, log_beta [tokens, Hkv]. For a few tokens this spares the hand-outs of
-  // work. REQUIRES: is_packed().
-  void finish_rows(float* u, int64_t tokens, float* log_beta) const;
-
   // Packs each matrix for which packed_type() names a form.
   void pack();
   bool is_packed() const;  // all of it
@@ -64,6 +59,11 @@ class RetentionGate final : public torch::nn::Module {
   const RetentionGateOptions& options() const { return options_; }
 
  private:
+  // after_first_layer of a packed gate on raw memory, by the calling thread alone: for a few
+  // tokens, which are not worth sharing out. u [tokens, out of the first layer] is written over;
+  // log_beta [tokens, Hkv].
+  void finish_rows(float* u, int64_t tokens, float* log_beta) const;
+
   RetentionGateOptions options_;
   std::vector<std::shared_ptr<Linear>> hidden_;
   std::shared_ptr<Linear> head_;  // without bias: its weight and the bias are shared apart
