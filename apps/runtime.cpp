@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
+#include <future>
 
+#include "apps/folders.h"
+#include "apps/hash_cache.h"
 #include "apps/usage.h"
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
@@ -20,44 +22,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-// Where `make` keeps what it fetches.
-fs::path assets_folder() {
-  if (const std::string assets = environment("COPPICE_ASSETS"); !assets.empty()) return assets;
-  if (const std::string cache = environment("COPPICE_CACHE"); !cache.empty()) {
-    return fs::path(cache) / "assets";
-  }
-  const std::string base = environment("XDG_CACHE_HOME");
-  return (base.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(base)) / "coppice" /
-         "assets";
-}
-
-// Folders that may hold shipped gates: $COPPICE_GATES, or gates/ beside the program's checkout.
-fs::path gates_folder() {
-  if (const std::string gates = environment("COPPICE_GATES"); !gates.empty()) return gates;
+// Shipped gates that have the sizes of this model.
+std::vector<fs::path> fitting_gates(const Checkpoint& checkpoint) {
+  const ModelArgs args = ModelArgs::from_config(checkpoint.config());
   std::error_code ignored;
-  for (fs::path at = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-       at.has_relative_path(); at = at.parent_path()) {
-    if (fs::is_directory(at / "gates", ignored)) return at / "gates";
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(gates_folder(), ignored)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const GateSpec spec = read_gate_spec(entry.path().string());
+    if (spec.layers == args.num_hidden_layers && spec.kv_heads == args.num_key_value_heads &&
+        spec.hidden_size == args.hidden_size)
+      files.push_back(entry.path());
   }
-  return "gates";
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 // The shipped gate trained for this very model file; empty when there is none.
 std::string shipped_gate(const Checkpoint& checkpoint) {
-  std::error_code ignored;
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(gates_folder(), ignored)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) {
+  for (const fs::path& file : fitting_gates(checkpoint))
     if (read_gate_spec(file.string()).base_sha256 == checkpoint.sha256()) return file.string();
-  }
   return {};
 }
 
@@ -159,25 +143,64 @@ void set_threads(const ModelOptions& options) {
 Runtime::Runtime(const ModelOptions& options)
     : Runtime(options, Checkpoint::open(model_path(options.model))) {
   ::malloc_trim(0);  // what reading the files took goes back to the system
+  // From here on every step takes and gives back the same buffers: pages stay with the process
+  // between steps, up to this much.
+  constexpr int kKeptBytes = 32 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kKeptBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }
 
-Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint)
-    : options_(options), path_(checkpoint.path()), tokenizer_(load_tokenizer(checkpoint)) {
-  const auto start = std::chrono::steady_clock::now();
-  end_token_ids_ = end_token_ids(checkpoint, tokenizer_);
-  set_threads(options_);
+namespace {
+
+std::shared_ptr<Model> load_weights(const ModelOptions& options, const Checkpoint& checkpoint) {
+  set_threads(options);
+  return load_model(checkpoint, weight_mode(options));
+}
+
+}  // namespace
+
+// What is read beside the weights, on threads of its own: the hash that a gate is found by, and the
+// tokenizer.
+struct Runtime::Loading {
+  Loading(const ModelOptions& options, Checkpoint& checkpoint)
+      : begin(std::chrono::steady_clock::now()),
+        hash(std::async(std::launch::async,
+                        [&checkpoint, gate = options.gate] {
+                          const bool needed =
+                              gate.empty() ? !fitting_gates(checkpoint).empty() : gate != "none";
+                          if (needed) find_sha256(checkpoint);
+                        })),
+        tokenizer(
+            std::async(std::launch::async, [&checkpoint] { return load_tokenizer(checkpoint); })) {}
+
+  std::chrono::steady_clock::time_point begin;
+  std::future<void> hash;
+  std::future<Tokenizer> tokenizer;
+};
+
+Runtime::Runtime(const ModelOptions& options, Checkpoint checkpoint)
+    : Runtime(options, checkpoint, Loading(options, checkpoint)) {}
+
+Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Loading loading)
+    : options_(options),
+      path_(checkpoint.path()),
+      model_(load_weights(options, checkpoint)),
+      tokenizer_(loading.tokenizer.get()),
+      end_token_ids_(end_token_ids(checkpoint, tokenizer_)),
+      template_(find_template(checkpoint, tokenizer_)) {
   if (options_.positions == "compact") {
     log_warning(
         "positions: compact: whenever the model's trained range of {} tokens is full, cached keys "
-        "are "
-        "renumbered by their place in the cache",
-        ModelArgs::from_config(checkpoint.config()).max_position_embeddings);
+        "are renumbered by their place in the cache",
+        model_->args().max_position_embeddings);
   }
-  template_ = find_template(checkpoint, tokenizer_);
-  const std::optional<GateWeights> gate = find_gate(options_, checkpoint);
-  has_gate_ = gate.has_value();
-  model_ = load_model(checkpoint, weight_mode(options_), gate ? &*gate : nullptr);
-  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  loading.hash.get();
+  if (const std::optional<GateWeights> gate = find_gate(options_, checkpoint)) {
+    attach_gate(*model_, *gate);
+    has_gate_ = true;
+  }
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - loading.begin;
+  load_seconds_ = spent.count();
 }
 
 const ChatTemplate& Runtime::chat_template() const {

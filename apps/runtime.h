@@ -19,8 +19,8 @@ namespace coppice {
 // get it.
 std::string model_path(const std::string& model);
 
-// The model's own chat template, ChatML where its vocabulary has that one's tokens (said on stderr),
-// or none.
+// The model's own chat template, ChatML where its vocabulary has that one's tokens (said on
+// stderr), or none.
 std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
 
 // The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt
@@ -62,16 +62,18 @@ class Runtime final {
                                       int64_t sequences = 1) const;
 
  private:
+  struct Loading;
   // The files are closed once everything is read from them: nothing of theirs stays in memory.
-  Runtime(const ModelOptions& options, const Checkpoint& checkpoint);
+  Runtime(const ModelOptions& options, Checkpoint checkpoint);
+  Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Loading loading);
 
   ModelOptions options_;
   std::string path_;
+  std::shared_ptr<Model> model_;
   Tokenizer tokenizer_;
   std::vector<int64_t> end_token_ids_;
   std::optional<ChatTemplate> template_;
   bool has_gate_ = false;
-  std::shared_ptr<Model> model_;
   double load_seconds_ = 0;
 };
 

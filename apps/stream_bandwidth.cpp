@@ -12,7 +12,7 @@
 namespace coppice {
 namespace {
 
-constexpr int64_t kLeastBytes = 64 << 20;
+constexpr int64_t kLeastBytes = 256 << 20;  // several times what caches hold
 constexpr int64_t kPieceWords = 2048;
 
 // Reads words [begin, end) in one stream; `end` - `begin` is a multiple of 32.

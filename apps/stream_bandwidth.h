@@ -10,7 +10,8 @@ namespace coppice {
 // ops::parallel_for, with work shared out as matrix products share it.
 class StreamBandwidth final {
  public:
-  // At least 64 MiB are taken, so that caches do not answer for the memory. Throws kCapacity when
+  // At least 256 MiB are taken: several times the last cache, so that it does not answer for the
+  // memory. Throws kCapacity when
   // memory does not suffice.
   explicit StreamBandwidth(int64_t bytes);
 

@@ -4,8 +4,8 @@
 Repeats are interleaved, engine after engine; medians and ratios of medians are printed, all measurements go to
 a JSON file, and a picture is drawn beside it. Run it through `make bench` or scripts/bench.
 
-Time to the first token is ours from the start of the process; rivals are timed from before they open the
-model, their interpreter and its imports left out. Files are in the system's cache for all.
+Time to the first token counts from the start of the process, for all; of rivals it is also told from before
+they open the model, interpreter and imports left out. Files are in the system's cache.
 """
 
 import argparse

@@ -56,6 +56,9 @@ def table(medians, cases):
                     part += f"  x {medians.ratio(case.name, key, [engine]):6.2f}"
                 else:
                     part += " " * 10
+                imported = medians.values.get((case.name, engine, "first_token_after_imports_s"))
+                if key == "first_token_s" and imported is not None:
+                    part += f"   ({imported:.3f} s after its imports)"
                 parts.append(part)
             lines.append(f"  {engine:20}" + "   ".join(parts).rstrip())
     return lines

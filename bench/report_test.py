@@ -46,7 +46,7 @@ class ReportTest(unittest.TestCase):
         self.assertTrue(goal.reached(value))
         goal, value = found["time to first token, cold: llama.cpp / ours"]
         self.assertFalse(goal.reached(value))
-        self.assertIsNone(found["8 sequences: total decode / one sequence"][1])
+        self.assertIsNone(found["8 sequences of 512: total decode / one sequence"][1])
         lines = goal_lines(self.medians)
         self.assertEqual(len(lines), 1 + 4)
         self.assertEqual([line.split()[0] for line in lines if "MISSED" in line], ["time"])

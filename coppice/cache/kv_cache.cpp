@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "coppice/cache/validator.h"
@@ -42,6 +43,14 @@ void release_free_runs(PoolTensors& pools, const BlockPool& pool, std::vector<in
 }
 
 }  // namespace
+
+void BlockTable::stamp(int64_t first, int64_t last) {
+  static std::atomic<uint64_t> clock{0};
+  if (first >= last) return;
+  const uint64_t now = clock.fetch_add(1, std::memory_order_relaxed) + 1;
+  for (int64_t b = first / kBlockEntries; b <= (last - 1) / kBlockEntries; ++b)
+    stamps[static_cast<std::size_t>(b)] = now;
+}
 
 KvCache::KvCache(const CacheConfig& config)
     : config_(validated(config)), pool_(config.max_blocks), pools_(allocate_pools(config)) {}
@@ -124,6 +133,7 @@ bool KvCache::reserve(SequenceId id, int64_t new_tokens) {
     const int64_t more =
         blocks_for_row(row.length + new_tokens) - static_cast<int64_t>(row.blocks.size());
     COPPICE_CHECK(pool_.take(more, row.blocks), "{} blocks were counted free", more);
+    row.stamps.resize(row.blocks.size(), 0);
   }
   sequence.tokens_in_pass = new_tokens;
   std::fill(sequence.appended.begin(), sequence.appended.end(), uint8_t{0});
@@ -157,7 +167,10 @@ void KvCache::append(int64_t layer, SequenceId id, const at::Tensor& k, const at
   const std::span<BlockTable> rows =
       std::span(sequence.rows).subspan(first_row, static_cast<std::size_t>(config_.num_kv_heads));
   write_entries(pools_, rows, entries);
-  for (BlockTable& row : rows) row.length += sequence.tokens_in_pass;
+  for (BlockTable& row : rows) {
+    row.length += sequence.tokens_in_pass;
+    row.stamp(row.length - sequence.tokens_in_pass, row.length);
+  }
   sequence.entries += sequence.tokens_in_pass * config_.num_kv_heads;
   sequence.appended[static_cast<std::size_t>(layer)] = 1;
 }
@@ -191,6 +204,7 @@ void KvCache::trim(BlockTable& row) {
   if (needed == row.blocks.size()) return;
   pool_.give_back(std::span(row.blocks).subspan(needed));
   row.blocks.resize(needed);
+  row.stamps.resize(needed);
 }
 
 void KvCache::rollback(SequenceId id) {
@@ -232,48 +246,65 @@ void KvCache::keep(SequenceId id, int64_t layer, int64_t head, std::span<const u
   dropped_.clear();
   for (std::size_t i = 0; i < keep.size(); ++i)
     if (keep[i] == 0) dropped_.push_back(static_cast<int32_t>(i));
-  drop(id, layer, head, dropped_);
+  const RowDrop drops[] = {{static_cast<int64_t>(row_index(layer, head)), dropped_}};
+  drop(id, drops);
 }
 
-void KvCache::drop(SequenceId id, int64_t layer, int64_t head, std::span<const int32_t> dropped) {
+void KvCache::drop(SequenceId id, std::span<const RowDrop> drops) {
   Sequence& sequence = find(id);
-  BlockTable& row = sequence.rows[row_index(layer, head)];
   if (sequence.tokens_in_pass > 0)
     fail_argument("KV cache: sequence {} has a pass in progress; entries cannot be dropped", id);
-  if (dropped.empty()) return;
-  int32_t previous = -1;
-  for (const int32_t place : dropped) {
-    if (place <= previous || place >= row.length)
-      fail_argument("KV cache: dropped places must rise and be below {}, got {} after {}",
-                    row.length, place, previous);
-    previous = place;
+  int64_t previous_row = -1;
+  for (const RowDrop& drop : drops) {
+    if (drop.row <= previous_row || drop.row >= config_.num_rows())
+      fail_argument("KV cache: rows to drop from must rise and be below {}, got {} after {}",
+                    config_.num_rows(), drop.row, previous_row);
+    previous_row = drop.row;
+    const int64_t length = sequence.rows[static_cast<std::size_t>(drop.row)].length;
+    int32_t previous = -1;
+    for (const int32_t place : drop.places) {
+      if (place <= previous || place >= length)
+        fail_argument("KV cache: dropped places must rise and be below {}, got {} after {}", length,
+                      place, previous);
+      previous = place;
+    }
   }
-  const auto count = static_cast<int64_t>(dropped.size());
-  const int64_t length = row.length - count;
   moves_.clear();
-  // Survivors from the new end on fill the holes before it, both from the front.
+  for (const RowDrop& drop : drops)
+    fill_holes(sequence.rows[static_cast<std::size_t>(drop.row)], drop.places);
+  move_entries(pools_, moves_);
+  for (const RowDrop& drop : drops) {
+    BlockTable& row = sequence.rows[static_cast<std::size_t>(drop.row)];
+    row.length -= static_cast<int64_t>(drop.places.size());
+    sequence.entries -= static_cast<int64_t>(drop.places.size());
+    trim(row);
+  }
+}
+
+// Survivors from the new end on fill the holes before it, both from the front.
+void KvCache::fill_holes(BlockTable& row, std::span<const int32_t> dropped) {
+  const int64_t length = row.length - static_cast<int64_t>(dropped.size());
   auto next_dropped = std::lower_bound(dropped.begin(), dropped.end(), length);
   auto hole = dropped.begin();
   for (int64_t place = length; place < row.length; ++place) {
     if (next_dropped != dropped.end() && *next_dropped == place) {
       ++next_dropped;
     } else {
-      moves_.push_back({row.slot(place), row.slot(*hole++)});
+      moves_.push_back({row.slot(place), row.slot(*hole)});
+      row.stamp(*hole, *hole + 1);
+      ++hole;
     }
   }
-  move_entries(pools_, moves_);
-  row.length = length;
-  sequence.entries -= count;
-  trim(row);
 }
 
 void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
                       std::span<const float> values) {
-  const BlockTable& row = this->row(id, layer, head);
+  BlockTable& row = find(id).rows[row_index(layer, head)];
   const auto count = static_cast<int64_t>(values.size());
   if (first < 0 || first > row.length || count > row.length - first)
     fail_argument("KV cache: aux of places {} to {} in a row of {} entries", first, first + count,
                   row.length);
+  row.stamp(first, first + count);
   float* local = config_.device.is_cpu() ? pools_.aux.mutable_data_ptr<float>() : nullptr;
   for_each_run(row, first, first + count, [&](int64_t slot, int64_t index, int64_t n) {
     const auto source =

@@ -47,6 +47,12 @@ namespace coppice {
 using SequenceId = int64_t;
 struct CacheSnapshot;
 
+// Places of one row of a sequence, row = layer x Hkv + head, rising.
+struct RowDrop {
+  int64_t row;
+  std::span<const int32_t> places;
+};
+
 class KvCache final {
  public:
   explicit KvCache(const CacheConfig& config);  // throws kInvalidArgument, kCapacity
@@ -90,13 +96,15 @@ class KvCache final {
   // Drops from one row every entry whose flag is 0; `keep` has one flag per entry, in row order.
   // REQUIRES: no pass in progress.
   void keep(SequenceId sequence, int64_t layer, int64_t head, std::span<const uint8_t> keep);
-  // The same by a list: `dropped` are places in the row, rising.
-  void drop(SequenceId sequence, int64_t layer, int64_t head, std::span<const int32_t> dropped);
+  // Drops the entries at these places; each row stands once.
+  // REQUIRES: no pass in progress.
+  void drop(SequenceId sequence, std::span<const RowDrop> drops);
   // Sets aux of the row's entries from place `first` on.
   void set_aux(SequenceId sequence, int64_t layer, int64_t head, int64_t first,
                std::span<const float> values);
 
-  // Whole pools, indexed by block id. Content of free blocks is undefined.
+  // Whole pools, indexed by block id. Content of free blocks is undefined. Aux is written through
+  // set_aux(), which stamps the blocks; keys and values may be written here.
   at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
   at::Tensor& values() { return pools_.values; }          // [blocks, 16, D]
   at::Tensor& positions() { return pools_.positions; }    // [blocks, 16] int32
@@ -142,6 +150,7 @@ class KvCache final {
   Sequence& find(SequenceId id);
   std::size_t row_index(int64_t layer, int64_t head) const;
   void check_new_entries(const Sequence& sequence, int64_t layer, const NewEntries& entries) const;
+  void fill_holes(BlockTable& row, std::span<const int32_t> dropped);  // into moves_
   void trim(BlockTable& row);  // gives back the blocks behind the row's length
 
   CacheConfig config_;

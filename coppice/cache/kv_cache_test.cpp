@@ -139,9 +139,18 @@ TEST(KvCache, calls_out_of_order_are_refused_and_change_nothing) {
   append_layer(cache, id, 1, filler());
   cache.commit(id);
   EXPECT_THROW(cache.keep(id, 0, 0, std::vector<uint8_t>(3, 1)), Error);
-  EXPECT_THROW(cache.drop(id, 0, 0, std::vector<int32_t>{1, 1}), Error);
-  EXPECT_THROW(cache.drop(id, 0, 0, std::vector<int32_t>{4}), Error);
-  EXPECT_THROW(cache.drop(id, 0, 0, std::vector<int32_t>{-1}), Error);
+  const auto drop = [&](int64_t row, const std::vector<int32_t>& places) {
+    const RowDrop drops[] = {{row, places}};
+    cache.drop(id, drops);
+  };
+  EXPECT_THROW(drop(0, {1, 1}), Error);
+  EXPECT_THROW(drop(0, {4}), Error);
+  EXPECT_THROW(drop(0, {-1}), Error);
+  EXPECT_THROW(drop(-1, {0}), Error);
+  EXPECT_THROW(drop(cache.config().num_rows(), {0}), Error);
+  const std::vector<int32_t> first = {0};
+  const RowDrop twice[] = {{0, first}, {0, first}};
+  EXPECT_THROW(cache.drop(id, twice), Error);
   const float aux[] = {1.0f, 2.0f};
   std::vector<float> keys;
   EXPECT_THROW(cache.set_aux(id, 0, 0, 3, aux), Error);

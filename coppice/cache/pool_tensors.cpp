@@ -17,6 +17,10 @@
 namespace coppice {
 namespace {
 
+// Blocks of a row lie far apart, so small pages would cost a table walk for every block. A smaller
+// pool would waste too much of a large page.
+constexpr int64_t kLeastForLargePages = int64_t{4} << 20;
+
 using at::indexing::Slice;
 
 at::Tensor allocate(at::IntArrayRef shape, at::ScalarType dtype, c10::Device device) {
@@ -36,6 +40,7 @@ at::Tensor allocate(at::IntArrayRef shape, at::ScalarType dtype, c10::Device dev
   if (data == MAP_FAILED)
     fail(ErrorCode::kCapacity, "KV cache: cannot reserve {} bytes: {}", bytes,
          std::strerror(errno));
+  if (bytes >= kLeastForLargePages) ::madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   return at::from_blob(
       data, shape, [bytes](void* p) { ::munmap(p, static_cast<std::size_t>(bytes)); }, options);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coppice/cache/pool_tensors.h"
+#include "coppice/ops/parallel.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -193,8 +194,7 @@ void read_keys(const PoolTensors& pools, const BlockTable& row, int64_t first, i
   }
 }
 
-void move_entries(PoolTensors& pools, std::span<const SlotMove> moves) {
-  if (!has_loops(pools)) return move_entries_reference(pools, moves);
+static void move_some(PoolTensors& pools, std::span<const SlotMove> moves) {
   if (pools.keys.scalar_type() == at::kFloat)
     move_keys_values<float>(pools, moves);
   else
@@ -204,6 +204,16 @@ void move_entries(PoolTensors& pools, std::span<const SlotMove> moves) {
   move_numbers<float>(pools.aux, moves);
   move_numbers<uint8_t>(pools.modalities, moves);
   if (pools.rotary.defined()) move_numbers<int32_t>(pools.rotary, moves);
+}
+
+void move_entries(PoolTensors& pools, std::span<const SlotMove> moves) {
+  if (!has_loops(pools)) return move_entries_reference(pools, moves);
+  constexpr int64_t kMovesPerPiece = 16;  // some microseconds of waiting for memory
+  ops::parallel_for(0, static_cast<int64_t>(moves.size()), kMovesPerPiece,
+                    [&](int64_t begin, int64_t end) {
+                      move_some(pools, moves.subspan(static_cast<std::size_t>(begin),
+                                                     static_cast<std::size_t>(end - begin)));
+                    });
 }
 
 }  // namespace coppice

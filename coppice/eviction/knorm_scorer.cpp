@@ -19,9 +19,7 @@ class KnormScorer final : public Scorer {
     const auto bits = std::bit_cast<uint32_t>(std::sqrt(sum));
     return std::bit_cast<float>((bits + 0x200U) & ~0x3FFU);
   }
-  void score(const RowEntries& entries, int64_t, std::span<float> scores) const override {
-    for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = -entries.aux[i];
-  }
+  ScoreForm form() const override { return {.aux_weight = -1.0f}; }
 };
 
 }  // namespace

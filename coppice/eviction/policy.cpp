@@ -63,7 +63,8 @@ EvictionPolicy::EvictionPolicy(const EvictionConfig& config, const CacheConfig& 
     : config_(resolve(config, cache)),
       num_layers_(cache.num_layers),
       num_kv_heads_(cache.num_kv_heads),
-      scorer_(make_scorer(config_)) {}
+      scorer_(make_scorer(config_)),
+      memories_(static_cast<std::size_t>(cache.num_rows())) {}
 
 int64_t EvictionPolicy::budget_total() const {
   return bounded() ? config_.budget_entries * num_layers_ * num_kv_heads_
@@ -104,103 +105,28 @@ int64_t EvictionPolicy::evict(KvCache& cache, SequenceId sequence) {
 
 int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t first_row,
                                     int64_t count) {
-  int64_t entries = 0;
-  for (int64_t r = 0; r < count; ++r)
-    entries += cache.rows(sequence)[static_cast<std::size_t>(first_row + r)].length;
-  if (!over_trigger(entries, count)) return 0;
-  const int64_t surplus = entries - config_.budget_entries * count;
-  rank_group(cache, sequence, first_row, count);
-  drop(cache, sequence, first_row, choose(surplus));
-  return surplus;
-}
-
-void EvictionPolicy::rank_group(KvCache& cache, SequenceId sequence, int64_t first_row,
-                                int64_t count) {
   const auto rows = cache.rows(sequence).subspan(static_cast<std::size_t>(first_row),
                                                  static_cast<std::size_t>(count));
-  const int64_t newest = cache.tokens_seen(sequence) - 1;
-  const auto* positions = position_pool_.const_data_ptr<int32_t>();
-  const auto* log_betas = log_beta_pool_.const_data_ptr<float>();
-  const auto* aux = aux_pool_.const_data_ptr<float>();
-  offsets_.assign(1, 0);
-  for (const BlockTable& row : rows) offsets_.push_back(offsets_.back() + row.length);
-  const auto total = static_cast<std::size_t>(offsets_.back());
-  scores_.resize(total);
-  ranks_.resize(total);
-  positions_.resize(total);
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    RowEntries entries;
-    entries.layer = (first_row + static_cast<int64_t>(r)) / num_kv_heads_;
-    entries.head = (first_row + static_cast<int64_t>(r)) % num_kv_heads_;
-    for_each_run(rows[r], 0, rows[r].length, [&](int64_t slot, int64_t index, int64_t n) {
-      const auto size = static_cast<std::size_t>(n);
-      const auto at = static_cast<std::size_t>(offsets_[r] + index);
-      entries.positions = {positions + slot, size};
-      entries.log_beta = {log_betas + slot, size};
-      entries.aux = {aux + slot, size};
-      scorer_->score(entries, newest, std::span(scores_).subspan(at, size));
-      std::copy(entries.positions.begin(), entries.positions.end(),
-                positions_.begin() + static_cast<std::ptrdiff_t>(at));
-    });
+  int64_t entries = 0;
+  for (const BlockTable& row : rows) entries += row.length;
+  if (!over_trigger(entries, count)) return 0;
+  const int64_t surplus = entries - config_.budget_entries * count;
+  const Contest contest{.positions = position_pool_.const_data_ptr<int32_t>(),
+                        .log_betas = log_beta_pool_.const_data_ptr<float>(),
+                        .aux = aux_pool_.const_data_ptr<float>(),
+                        .form = scorer_->form(),
+                        .newest = cache.tokens_seen(sequence) - 1,
+                        .sinks = *config_.sinks,
+                        .recent = *config_.recent,
+                        .floor = config_.floor};
+  selector_.select(contest, rows, surplus, memories_[static_cast<std::size_t>(first_row)]);
+  drops_.clear();
+  for (int64_t r = 0; r < count; ++r) {
+    const auto chosen = selector_.chosen(static_cast<std::size_t>(r));
+    if (!chosen.empty()) drops_.push_back({first_row + r, chosen});
   }
-  score_ranks(scores_, ranks_);
-  // Positions are below 2^31, so the clamped borders mean the same.
-  const auto sinks = static_cast<int32_t>(std::min<int64_t>(*config_.sinks, INT32_MAX));
-  const auto recent = static_cast<int32_t>(std::max<int64_t>(newest + 1 - *config_.recent, 0));
-  for (std::size_t i = 0; i < total; ++i) {
-    const bool safe = positions_[i] < sinks || positions_[i] >= recent;
-    ranks_[i] = safe ? kProtectedRank : ranks_[i];
-  }
-}
-
-// Where each row of the last choice keeps at least its floor, that choice is the answer: a row's
-// best `floor` entries are among what it keeps. Else the short rows' best are protected first.
-std::span<const int64_t> EvictionPolicy::choose(int64_t count) {
-  const std::size_t rows = offsets_.size() - 1;
-  while (true) {
-    const auto lowest = selector_.lowest({ranks_, positions_, offsets_}, count);
-    if (config_.floor == 0) return lowest;
-    kept_.assign(rows, 0);
-    std::size_t next = 0;
-    for (std::size_t r = 0; r < rows; ++r) {
-      const std::size_t before = next;
-      while (next < lowest.size() && lowest[next] < offsets_[r + 1]) ++next;
-      kept_[r] =
-          static_cast<int32_t>(offsets_[r + 1] - offsets_[r] - static_cast<int64_t>(next - before));
-    }
-    bool changed = false;
-    for (std::size_t r = 0; r < rows; ++r) {
-      const int64_t length = offsets_[r + 1] - offsets_[r];
-      if (kept_[r] >= std::min(config_.floor, length)) continue;
-      changed = true;
-      const auto first = static_cast<std::size_t>(offsets_[r]);
-      const auto size = static_cast<std::size_t>(length);
-      const int64_t whole[] = {0, length};
-      const auto losers = row_selector_.lowest({std::span(ranks_).subspan(first, size),
-                                                std::span(positions_).subspan(first, size), whole},
-                                               std::max<int64_t>(length - config_.floor, 0));
-      auto loser = losers.begin();
-      for (std::size_t i = 0; i < size; ++i) {
-        if (loser != losers.end() && *loser == static_cast<int64_t>(i))
-          ++loser;
-        else
-          ranks_[first + i] = kProtectedRank;
-      }
-    }
-    if (!changed) return lowest;
-  }
-}
-
-void EvictionPolicy::drop(KvCache& cache, SequenceId sequence, int64_t first_row,
-                          std::span<const int64_t> indices) {
-  std::size_t next = 0;
-  for (std::size_t r = 0; r + 1 < offsets_.size() && next < indices.size(); ++r) {
-    places_.clear();
-    for (; next < indices.size() && indices[next] < offsets_[r + 1]; ++next)
-      places_.push_back(static_cast<int32_t>(indices[next] - offsets_[r]));
-    const int64_t row = first_row + static_cast<int64_t>(r);
-    cache.drop(sequence, row / num_kv_heads_, row % num_kv_heads_, places_);
-  }
+  cache.drop(sequence, drops_);
+  return surplus;
 }
 
 void EvictionPolicy::note_appended(KvCache& cache, SequenceId sequence) {

@@ -92,13 +92,7 @@ class EvictionPolicy final {
   void note_appended(KvCache& cache, SequenceId sequence);
 
  private:
-  // Entries of rows first .. first + count - 1 that compete, copied out of the pools.
   int64_t evict_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
-  void rank_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
-  void protect_floors();
-  std::span<const int64_t> choose(int64_t count);
-  void drop(KvCache& cache, SequenceId sequence, int64_t first_row,
-            std::span<const int64_t> indices);
   bool over_trigger(int64_t entries, int64_t rows) const;
 
   EvictionConfig config_;
@@ -107,10 +101,10 @@ class EvictionPolicy final {
 
   // Scratch of one call.
   at::Tensor position_pool_, log_beta_pool_, aux_pool_;
-  Selector selector_, row_selector_;
-  std::vector<float> scores_;
-  std::vector<int32_t> ranks_, positions_, kept_, places_;
-  std::vector<int64_t> offsets_;
+  Selector selector_;
+  std::vector<RowDrop> drops_;
+
+  std::vector<SelectionMemory> memories_;  // [rows], by the first row of a group
 };
 
 }  // namespace coppice

@@ -10,6 +10,7 @@
 #include "coppice/cache/cache_testing.h"
 #include "coppice/core/error.h"
 #include "coppice/core/json.h"
+#include "coppice/core/rng.h"
 
 namespace coppice {
 namespace {
@@ -320,6 +321,48 @@ TEST(GoldenCases, knorm) {
   // Keys 1 and 2 tie. The case lets the lower index win; our one rule for all policies, the newer.
   EXPECT_EQ(tie["expected"]["kept"][0].get<Positions>(), (Positions{1, 4}));
   EXPECT_EQ(after({.policy = "knorm", .budget_entries = 2}, {6}, filler, 2), (Positions{2, 4}));
+}
+
+// What a policy remembers from step to step saves looks and changes no choice: a policy without a
+// past, on a fork of the sequence, keeps the same entries.
+TEST(EvictionPolicy, what_is_remembered_changes_no_choice) {
+  Rng rng(11);
+  for (const PolicyInfo& info : policies()) {
+    if (info.name == "full") continue;
+    for (const int64_t recent : {0, 9}) {
+      EvictionConfig config{
+          .policy = info.name, .budget_entries = 70, .sinks = 3, .recent = recent};
+      if (recent > 0) config.floor = 20;
+      KvCache cache({.num_layers = 3, .num_kv_heads = 2, .head_dim = 4, .max_blocks = 400});
+      EvictionPolicy policy(config, cache.config());
+      const SequenceId id = cache.add_sequence();
+      const Filler filler{.salt = 3,
+                          .gate =
+                              [](int64_t l, int64_t h, int64_t p) {
+                                const auto mix =
+                                    static_cast<uint32_t>((l * 7 + h * 3 + p) * 2654435761u);
+                                return -std::exp(-static_cast<float>(mix % 997) / 90.0f);
+                              },
+                          .key = testing::key_at};
+      for (int step = 0; step < 250; ++step) {
+        const int64_t tokens = step % 40 == 7 ? 1 + static_cast<int64_t>(rng.below(40)) : 1;
+        ASSERT_TRUE(cache.reserve(id, tokens));
+        append_all(cache, id, filler);
+        policy.note_appended(cache, id);
+        cache.commit(id);
+        const SequenceId copy = cache.fork(id);
+        EvictionPolicy fresh(config, cache.config());
+        policy.evict(cache, id);
+        fresh.evict(cache, copy);
+        for (int64_t layer = 0; layer < 3; ++layer)
+          for (int64_t head = 0; head < 2; ++head)
+            ASSERT_EQ(sorted_positions(cache, id, layer, head),
+                      sorted_positions(cache, copy, layer, head))
+                << info.name << " step " << step;
+        cache.remove_sequence(copy);
+      }
+    }
+  }
 }
 
 }  // namespace

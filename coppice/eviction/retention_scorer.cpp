@@ -18,15 +18,9 @@ class RetentionScorer final : public Scorer {
   float aux(float log_beta, std::span<const float>) const override {
     return retention_tail(log_beta, lookahead_);
   }
-  void score(const RowEntries& entries, int64_t newest, std::span<float> scores) const override {
-    const int32_t* positions = entries.positions.data();
-    const float* log_beta = entries.log_beta.data();
-    const float* tail = entries.aux.data();
-    float* out = scores.data();
-    const auto now = static_cast<int32_t>(newest);
-    // Ages are at least 1, so minus infinity times an age is no NaN.
-    for (std::size_t i = 0; i < scores.size(); ++i)
-      out[i] = (static_cast<float>(now - positions[i]) + offset_) * log_beta[i] + tail[i];
+  // Ages with their offset are at least 1, so minus infinity times an age is no NaN.
+  ScoreForm form() const override {
+    return {.slope_is_log_beta = true, .age_offset = offset_, .aux_weight = 1.0f};
   }
 
  private:

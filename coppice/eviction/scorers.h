@@ -16,13 +16,16 @@ struct ScorerNeeds {
   bool key_norm = false;  // aux holds the norm of the key, written at append
 };
 
-// Some of one row's entries, in row order.
-struct RowEntries {
-  int64_t layer = 0;
-  int64_t head = 0;
-  std::span<const int32_t> positions;
-  std::span<const float> log_beta;
-  std::span<const float> aux;
+// An entry's score, higher is kept, as a line in its age:
+//
+//   score = (newest - position + age_offset) x slope + aux_weight x aux
+//
+// in float32, each step rounded. `newest` is the position of the newest token.
+struct ScoreForm {
+  bool slope_is_log_beta = false;
+  float slope = 0.0f;  // where log_beta is not
+  float age_offset = 0.0f;
+  float aux_weight = 0.0f;
 };
 
 class Scorer {
@@ -30,15 +33,13 @@ class Scorer {
   virtual ~Scorer() = default;
   virtual std::string_view name() const = 0;
   virtual ScorerNeeds needs() const = 0;
+  virtual ScoreForm form() const = 0;
   // The number to keep per entry in aux, from its log_beta and key. k [D]; empty where needs() does
   // not name the key.
   virtual float aux(float log_beta, std::span<const float> key) const;
-  // Higher is kept. `newest` is the position of the newest token. scores has positions.size()
-  // places. Called with pieces of a row: an entry's score depends on that entry and `newest` alone.
-  virtual void score(const RowEntries& entries, int64_t newest, std::span<float> scores) const = 0;
 };
 
-// The newest entries: score = position. StreamingLLM (arXiv:2309.17453) with its sinks protected.
+// The newest entries: score = -age. StreamingLLM (arXiv:2309.17453) with its sinks protected.
 std::unique_ptr<Scorer> make_streaming_scorer();
 
 // Keys of low norm: score = -|k| (arXiv:2406.11430), of the key as it is stored.

@@ -6,20 +6,16 @@
 #include <limits>
 #include <vector>
 
-#include "coppice/eviction/selection.h"
-
 namespace coppice {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 float score_one(const Scorer& scorer, float log_beta, int64_t position, int64_t newest) {
-  const auto p = static_cast<int32_t>(position);
-  const float aux = scorer.aux(log_beta, {});
-  float score = 0.0f;
-  scorer.score({.positions = {&p, 1}, .log_beta = {&log_beta, 1}, .aux = {&aux, 1}}, newest,
-               {&score, 1});
-  return score;
+  const ScoreForm form = scorer.form();
+  const float slope = form.slope_is_log_beta ? log_beta : form.slope;
+  return (static_cast<float>(newest - position) + form.age_offset) * slope +
+         form.aux_weight * scorer.aux(log_beta, {});
 }
 
 TEST(Retention, score_is_the_log_of_the_sum) {

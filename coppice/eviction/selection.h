@@ -1,49 +1,55 @@
-// Finds the entries of least worth without sorting the rest.
+// Finds the entries of least worth without sorting the rest, and without looking at them twice.
 //
-// Worth is a total order: score, then newer position, then lower row. So the result never depends
-// on the order of rows' entries, on chance or on the machine.
+// The result follows from the order of Candidate alone: never from the order of rows' entries, from
+// chance, from threads or from the machine.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "coppice/eviction/candidates.h"
+
 namespace coppice {
 
-// Scores as signed integers in the same order; -0 equals +0, NaN is below all.
-// kProtectedRank is above every score.
-inline constexpr int32_t kProtectedRank = INT32_MAX;
-int32_t score_rank(float score);
-void score_ranks(std::span<const float> scores, std::span<int32_t> ranks);
-
-// The entries of several rows, one row after the other.
-struct RankedRows {
-  std::span<const int32_t> ranks;      // [N]
-  std::span<const int32_t> positions;  // [N]
-  std::span<const int64_t> offsets;    // [rows + 1]: row r owns offsets[r] .. offsets[r + 1] - 1
+// What is remembered of the last choice among the same rows: a step later scores have moved little.
+struct SelectionMemory {
+  int64_t count = 0;              // of entries chosen
+  int32_t cut = 0;                // a rank with somewhat more entries below it
+  std::vector<RowBounds> bounds;  // [rows]
 };
 
 class Selector final {
  public:
-  // Indices of the `count` entries of least worth, rising. The result is valid until the next call.
-  // REQUIRES: 0 <= count <= N.
-  std::span<const int64_t> lowest(const RankedRows& rows, int64_t count);
+  // Chooses the `count` entries of least worth among those that are not safe, but leaves each row
+  // at least `floor` entries where it has as many: its best. The result is valid until the next
+  // call. `memory` belongs to these rows and this form of score alone. Throws kInternal where fewer
+  // than `count` may go.
+  void select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
+              SelectionMemory& memory);
+
+  // Places of the chosen entries of a row, rising.
+  std::span<const int32_t> chosen(std::size_t row) const;
 
  private:
-  struct Candidate {
-    uint64_t worth;  // rank, then position
-    uint64_t place;  // higher rows first, then the index
-    bool operator<(const Candidate& other) const {
-      return worth != other.worth ? worth < other.worth : place < other.place;
-    }
-  };
-  int32_t guess_cut(std::span<const int32_t> ranks, int64_t count);
-  void collect(const RankedRows& rows, int32_t cut);
+  int64_t collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut,
+                  std::vector<RowBounds>& bounds);
+  void apply_limits();
+  int32_t guess_cut(const Contest& contest, std::span<const BlockTable> rows, int64_t count);
+  bool limit_short_rows(std::span<const BlockTable> rows, int64_t floor);
+  void choose(int64_t count);
+  void remember_cut(int64_t count, int32_t cut, SelectionMemory& memory);
 
-  std::vector<int32_t> sample_;
-  std::vector<Candidate> candidates_;
-  std::vector<Candidate> partitioned_;
-  std::vector<int64_t> result_;
+  std::vector<int64_t> offsets_;  // [rows + 1]: where a row's candidates begin
+  std::vector<int64_t> found_;    // [rows]: how many it has
+  std::vector<int64_t> limits_;   // [rows]: how many of them may go; -1: all
+  std::unique_ptr<Candidate[]>
+      candidates_;  // room for all entries; what is not used is not touched
+  int64_t capacity_ = 0;
+  std::vector<Candidate> merged_;
+  std::vector<int32_t> places_;
+  std::vector<int64_t> place_offsets_;  // [rows + 1]
 };
 
 }  // namespace coppice

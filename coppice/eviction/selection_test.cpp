@@ -9,6 +9,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
+#include "coppice/ops/parallel.h"
 
 namespace coppice {
 namespace {
@@ -25,80 +26,243 @@ TEST(ScoreRank, keeps_the_order_of_floats) {
     EXPECT_LT(score_rank(std::copysign(std::nanf(""), sign)), score_rank(-inf));
 }
 
-// The sorted truth: worth by rank, newer position, lower row.
-std::vector<int64_t> sorted_lowest(const RankedRows& rows, int64_t count) {
-  std::vector<std::tuple<int32_t, int32_t, int64_t, int64_t>> all;
-  for (std::size_t r = 0; r + 1 < rows.offsets.size(); ++r)
-    for (int64_t i = rows.offsets[r]; i < rows.offsets[r + 1]; ++i)
-      all.emplace_back(rows.ranks[static_cast<std::size_t>(i)],
-                       rows.positions[static_cast<std::size_t>(i)], -static_cast<int64_t>(r), i);
-  std::sort(all.begin(), all.end());
-  std::vector<int64_t> result;
-  for (int64_t i = 0; i < count; ++i)
-    result.push_back(std::get<3>(all[static_cast<std::size_t>(i)]));
-  std::sort(result.begin(), result.end());
-  return result;
+// Rows with blocks in any order. The score of an entry is its aux, so tests choose ranks freely.
+struct Rows {
+  std::vector<BlockTable> rows;
+  std::vector<int32_t> positions;
+  std::vector<float> log_betas, aux;
+  ScoreForm form{.aux_weight = 1.0f};
+  int64_t newest = 0;
+  uint64_t next_stamp = 1;
+
+  void add_row(int64_t length, Rng& rng) {
+    BlockTable& row = rows.emplace_back();
+    row.length = length;
+    for (int64_t b = 0; b < blocks_for_row(length); ++b) {
+      row.blocks.push_back(static_cast<int32_t>(positions.size() / kBlockEntries));
+      row.stamps.push_back(next_stamp++);
+      positions.resize(positions.size() + kBlockEntries, 7);
+      log_betas.resize(positions.size(), -1.0f);
+      aux.resize(positions.size(), -1e30f);  // what no row owns must not be chosen
+    }
+    for (std::size_t b = row.blocks.size(); b > 1; --b)
+      std::swap(row.blocks[b - 1], row.blocks[rng.below(b)]);
+  }
+  float& score(std::size_t row, int64_t place) {
+    return aux[static_cast<std::size_t>(rows[row].slot(place))];
+  }
+  int32_t& position(std::size_t row, int64_t place) {
+    return positions[static_cast<std::size_t>(rows[row].slot(place))];
+  }
+  Contest contest(int64_t sinks = 0, int64_t recent = 0, int64_t floor = 0) const {
+    return {.positions = positions.data(),
+            .log_betas = log_betas.data(),
+            .aux = aux.data(),
+            .form = form,
+            .newest = newest,
+            .sinks = sinks,
+            .recent = recent,
+            .floor = floor};
+  }
+  int64_t total() const {
+    int64_t sum = 0;
+    for (const BlockTable& row : rows) sum += row.length;
+    return sum;
+  }
+};
+
+using Choice = std::vector<std::vector<int32_t>>;
+
+Choice chosen(const Selector& selector, std::size_t rows) {
+  Choice choice;
+  for (std::size_t r = 0; r < rows; ++r)
+    choice.emplace_back(selector.chosen(r).begin(), selector.chosen(r).end());
+  return choice;
+}
+
+// The sorted truth: worth by score, newer position, lower row; safe entries stay, and so do the
+// best `floor` of each row.
+Choice sorted_choice(Rows& rows, int64_t count, const Contest& contest) {
+  using Key = std::tuple<int32_t, int32_t, int64_t, int64_t>;
+  std::vector<Key> free;
+  for (std::size_t r = 0; r < rows.rows.size(); ++r) {
+    std::vector<Key> row;
+    int64_t safe = 0;
+    for (int64_t i = 0; i < rows.rows[r].length; ++i) {
+      const int32_t position = rows.position(r, i);
+      if (position < contest.sinks || position > contest.newest - contest.recent) {
+        ++safe;
+        continue;
+      }
+      row.emplace_back(score_rank(rows.score(r, i)), position, -static_cast<int64_t>(r), i);
+    }
+    std::sort(row.begin(), row.end());
+    const int64_t must_stay = std::max<int64_t>(contest.floor - safe, 0);
+    row.resize(static_cast<std::size_t>(
+        std::max<int64_t>(static_cast<int64_t>(row.size()) - must_stay, 0)));
+    free.insert(free.end(), row.begin(), row.end());
+  }
+  std::sort(free.begin(), free.end());
+  Choice choice(rows.rows.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& [rank, position, row, place] = free[static_cast<std::size_t>(i)];
+    choice[static_cast<std::size_t>(-row)].push_back(static_cast<int32_t>(place));
+  }
+  for (auto& places : choice) std::sort(places.begin(), places.end());
+  return choice;
+}
+
+Rows random_rows(Rng& rng, int64_t longest) {
+  Rows rows;
+  const uint64_t count = 1 + rng.below(12);
+  // From all different to all equal.
+  const uint64_t values = std::vector<uint64_t>{1, 2, 30, uint64_t{1} << 32}[rng.below(4)];
+  for (uint64_t r = 0; r < count; ++r) {
+    rows.add_row(static_cast<int64_t>(rng.below(static_cast<uint64_t>(longest))), rng);
+    const auto shift = static_cast<int32_t>(rng.below(5));
+    const int64_t length = rows.rows.back().length;
+    for (int64_t i = 0; i < length; ++i) {
+      rows.score(r, i) = static_cast<float>(rng.below(values)) - 3.0f;
+      rows.position(r, i) = static_cast<int32_t>(length - i) + shift;
+    }
+    rows.newest = std::max<int64_t>(rows.newest, length + shift);
+  }
+  return rows;
 }
 
 TEST(Selector, equals_a_full_sort) {
   Rng rng(1);
   Selector selector;
   for (int round = 0; round < 400; ++round) {
-    std::vector<int32_t> ranks, positions;
-    std::vector<int64_t> offsets = {0};
-    const uint64_t rows = 1 + rng.below(12);
-    const uint64_t longest = round % 4 == 0 ? 600 : 60;
-    // From all different to all equal.
-    const uint64_t values = std::vector<uint64_t>{1, 2, 30, uint64_t{1} << 32}[rng.below(4)];
-    for (uint64_t r = 0; r < rows; ++r) {
-      const uint64_t length = rng.below(longest);
-      const auto shift = static_cast<int32_t>(rng.below(5));
-      for (uint64_t i = 0; i < length; ++i) {
-        ranks.push_back(rng.below(9) == 0
-                            ? kProtectedRank
-                            : static_cast<int32_t>(static_cast<uint32_t>(rng.below(values))));
-        positions.push_back(static_cast<int32_t>(length - i) + shift);
-      }
-      offsets.push_back(static_cast<int64_t>(ranks.size()));
-    }
-    const RankedRows all{ranks, positions, offsets};
+    Rows rows = random_rows(rng, round % 4 == 0 ? 600 : 60);
+    SelectionMemory memory;
+    const Contest contest = rows.contest();
     for (const int64_t count :
-         {int64_t{0}, int64_t{1}, static_cast<int64_t>(rng.below(ranks.size() + 1)),
-          static_cast<int64_t>(ranks.size())}) {
-      if (count > static_cast<int64_t>(ranks.size())) continue;
-      const auto got = selector.lowest(all, count);
-      ASSERT_EQ(std::vector<int64_t>(got.begin(), got.end()), sorted_lowest(all, count));
+         {int64_t{0}, int64_t{1},
+          static_cast<int64_t>(rng.below(static_cast<uint64_t>(rows.total()) + 1)), rows.total()}) {
+      if (count > rows.total()) continue;
+      selector.select(contest, rows.rows, count, memory);
+      ASSERT_EQ(chosen(selector, rows.rows.size()), sorted_choice(rows, count, contest));
     }
   }
 }
 
-TEST(Selector, a_sample_that_misleads_is_made_good) {
-  // Every sampled place is high, all others low: the first guess finds too few or too many.
-  const int64_t total = 20000;
-  std::vector<int32_t> ranks(total), positions(total);
-  for (int64_t low = 0; low < 2; ++low) {
-    for (int64_t i = 0; i < total; ++i) {
-      ranks[static_cast<std::size_t>(i)] = static_cast<int32_t>(i % 7919);
-      positions[static_cast<std::size_t>(i)] = static_cast<int32_t>(total - i);
-    }
-    for (int64_t i = 0; i < 1024; ++i)
-      ranks[static_cast<std::size_t>(i * total / 1024)] = low == 0 ? 1 << 30 : -(1 << 30);
-    const std::vector<int64_t> offsets = {0, total};
-    Selector selector;
-    for (const int64_t count : {1, 90, 700, 5000}) {
-      const auto got = selector.lowest({ranks, positions, offsets}, count);
-      ASSERT_EQ(std::vector<int64_t>(got.begin(), got.end()),
-                sorted_lowest({ranks, positions, offsets}, count));
-    }
-  }
-}
-
-TEST(Selector, more_than_there_is_is_refused) {
+TEST(Selector, safe_entries_and_floors_stay) {
+  Rng rng(2);
   Selector selector;
-  const std::vector<int32_t> one = {1};
-  const std::vector<int64_t> offsets = {0, 1};
-  EXPECT_THROW(selector.lowest({one, one, offsets}, 2), Error);
-  EXPECT_THROW(selector.lowest({one, one, offsets}, -1), Error);
+  for (int round = 0; round < 300; ++round) {
+    Rows rows = random_rows(rng, round % 4 == 0 ? 400 : 40);
+    const Contest contest =
+        rows.contest(static_cast<int64_t>(rng.below(4)), static_cast<int64_t>(rng.below(4)),
+                     static_cast<int64_t>(rng.below(12)));
+    int64_t most = 0;
+    for (const auto& places : sorted_choice(rows, 0, contest))
+      most += static_cast<int64_t>(places.size());
+    for (std::size_t r = 0; r < rows.rows.size(); ++r) {
+      int64_t safe = 0;
+      for (int64_t i = 0; i < rows.rows[r].length; ++i) {
+        const int32_t p = rows.position(r, i);
+        safe += p < contest.sinks || p > contest.newest - contest.recent ? 1 : 0;
+      }
+      most += std::max<int64_t>(rows.rows[r].length - std::max(safe, contest.floor), 0);
+    }
+    SelectionMemory memory;
+    for (const int64_t count : {most / 3, most}) {
+      selector.select(contest, rows.rows, count, memory);
+      ASSERT_EQ(chosen(selector, rows.rows.size()), sorted_choice(rows, count, contest));
+    }
+  }
+}
+
+TEST(Selector, a_cut_that_misleads_is_made_good) {
+  Rng rng(3);
+  Rows rows;
+  rows.newest = 999;
+  for (std::size_t r = 0; r < 20; ++r) {
+    rows.add_row(1000, rng);
+    for (int64_t i = 0; i < 1000; ++i) {
+      rows.score(r, i) = static_cast<float>(rng.below(5000));
+      rows.position(r, i) = static_cast<int32_t>(i);
+    }
+  }
+  Selector selector;
+  for (const int32_t cut : {std::numeric_limits<int32_t>::min(), score_rank(1.0f),
+                            score_rank(4000.0f), std::numeric_limits<int32_t>::max() - 1}) {
+    for (const int64_t count : {1, 90, 700, 5000}) {
+      SelectionMemory memory{count, cut, {}};
+      for (int again = 0; again < 3; ++again) {  // also with what the last choice left
+        selector.select(rows.contest(), rows.rows, count, memory);
+        ASSERT_EQ(chosen(selector, 20), sorted_choice(rows, count, rows.contest()));
+      }
+    }
+  }
+}
+
+TEST(Selector, threads_change_nothing) {
+  Rng rng(4);
+  Rows rows;
+  rows.newest = 599;
+  for (std::size_t r = 0; r < 90; ++r) {
+    rows.add_row(600, rng);
+    for (int64_t i = 0; i < 600; ++i) {
+      rows.score(r, i) = static_cast<float>(rng.below(50));
+      rows.position(r, i) = static_cast<int32_t>(i);
+    }
+  }
+  const int before = ops::num_threads();
+  std::vector<Choice> choices;
+  for (const int threads : {1, 4}) {
+    ops::set_num_threads(threads);
+    Selector selector;
+    SelectionMemory memory;
+    selector.select(rows.contest(), rows.rows, 5000, memory);
+    choices.push_back(chosen(selector, 90));
+  }
+  ops::set_num_threads(before);
+  EXPECT_EQ(choices[0], choices[1]);
+}
+
+TEST(Selector, scores_are_lines_in_age) {
+  Rng rng(5);
+  Rows rows;
+  rows.form = {.slope_is_log_beta = true, .age_offset = 1.0f, .aux_weight = 2.0f};
+  rows.newest = 100;
+  for (std::size_t r = 0; r < 3; ++r) rows.add_row(50, rng);
+  std::vector<std::tuple<float, int32_t, int64_t, int64_t>> sorted;
+  for (std::size_t r = 0; r < 3; ++r)
+    for (int64_t i = 0; i < 50; ++i) {
+      const auto slot = static_cast<std::size_t>(rows.rows[r].slot(i));
+      rows.positions[slot] = static_cast<int32_t>(i * 2);
+      rows.log_betas[slot] = -static_cast<float>(rng.uniform());
+      rows.aux[slot] = static_cast<float>(rng.uniform());
+      const float score =
+          (static_cast<float>(100 - i * 2) + 1.0f) * rows.log_betas[slot] + 2.0f * rows.aux[slot];
+      sorted.emplace_back(score, rows.positions[slot], -static_cast<int64_t>(r), i);
+    }
+  std::sort(sorted.begin(), sorted.end());
+  Choice expected(3);
+  for (std::size_t i = 0; i < 40; ++i)
+    expected[static_cast<std::size_t>(-std::get<2>(sorted[i]))].push_back(
+        static_cast<int32_t>(std::get<3>(sorted[i])));
+  for (auto& places : expected) std::sort(places.begin(), places.end());
+  Selector selector;
+  SelectionMemory memory;
+  selector.select(rows.contest(), rows.rows, 40, memory);
+  EXPECT_EQ(chosen(selector, 3), expected);
+}
+
+TEST(Selector, more_than_may_go_is_refused) {
+  Rng rng(6);
+  Rows rows;
+  rows.add_row(3, rng);
+  for (int64_t i = 0; i < 3; ++i) rows.position(0, i) = static_cast<int32_t>(i);
+  rows.newest = 2;
+  Selector selector;
+  SelectionMemory memory;
+  EXPECT_THROW(selector.select(rows.contest(), rows.rows, 4, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(), rows.rows, -1, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(1), rows.rows, 3, memory), Error);
+  EXPECT_THROW(selector.select(rows.contest(0, 0, 2), rows.rows, 2, memory), Error);
 }
 
 }  // namespace

@@ -7,11 +7,8 @@ class StreamingScorer final : public Scorer {
  public:
   std::string_view name() const override { return "streaming"; }
   ScorerNeeds needs() const override { return {}; }
-  // Positions above 2^24 share floats; the tie rule, newer first, keeps the order exact.
-  void score(const RowEntries& entries, int64_t, std::span<float> scores) const override {
-    for (std::size_t i = 0; i < scores.size(); ++i)
-      scores[i] = static_cast<float>(entries.positions[i]);
-  }
+  // Ages above 2^24 share floats; the tie rule, newer first, keeps the order exact.
+  ScoreForm form() const override { return {.slope = -1.0f}; }
 };
 
 }  // namespace

@@ -149,6 +149,15 @@ const std::string& Checkpoint::sha256() const {
   return state_->sha256;
 }
 
+void Checkpoint::set_sha256(std::string hash) { state_->sha256 = std::move(hash); }
+
+std::vector<std::string> Checkpoint::weight_files() const {
+  std::vector<std::string> paths;
+  if (state_->parts.gguf) paths.push_back(state_->parts.gguf->path());
+  for (const SafetensorsFile& file : state_->parts.weights.files) paths.push_back(file.path());
+  return paths;
+}
+
 int64_t Checkpoint::file_bytes() const {
   int64_t total = 0;
   for (const auto file : state_->files()) total += static_cast<int64_t>(file.size());

@@ -88,8 +88,11 @@ class Checkpoint final {
   // Of the weight files, in lower-case hexadecimal; read on the first call. Several shards are
   // hashed one after another in the order of their names.
   const std::string& sha256() const;
-  int64_t file_bytes() const;  // of the weight files
-  int64_t parameters() const;  // values in all tensors
+  // What sha256() would find, known from elsewhere: it is then not read.
+  void set_sha256(std::string hash);
+  std::vector<std::string> weight_files() const;  // in the order that they are hashed
+  int64_t file_bytes() const;                     // of the weight files
+  int64_t parameters() const;                     // values in all tensors
 
   // For people and `inspect`: format, name, architecture, sizes, tensor types and counts.
   Json description() const;

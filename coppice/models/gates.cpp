@@ -72,6 +72,7 @@ void attach_gate(Model& model, const GateWeights& gate) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i]->is_packed()) modules[i]->pack();
     layers[i]->attach_gate(std::move(modules[i]));
+    layers[i]->gate()->train(model.is_training());
   }
 }
 
@@ -80,17 +81,24 @@ bool has_gate(const Model& model) {
   return !layers.empty() && layers.front()->gate() != nullptr;
 }
 
-int64_t gate_bytes(const GateWeights& gate) {
-  int64_t values = 0;
+int64_t gate_bytes(const GateWeights& gate, bool packed) {
+  const auto floats = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.numel() * static_cast<int64_t>(sizeof(float)) : 0;
+  };
+  const auto matrix = [&](const at::Tensor& tensor) {
+    if (!packed || !tensor.defined()) return floats(tensor);
+    const at::Tensor rows = tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor;
+    const auto type = nn::RetentionGate::packed_type(rows);
+    return type ? ops::packed_bytes(*type, rows.size(0), rows.size(1)) : floats(tensor);
+  };
+  int64_t bytes = 0;
   for (std::size_t i = 0; i < gate.layers.size(); ++i) {
     const GateLayer& layer = gate.layers[i];
-    for (const at::Tensor& tensor : {layer.w1, layer.c1, layer.w2, layer.c2})
-      if (tensor.defined()) values += tensor.numel();
-    const bool first = i == 0;
-    if (first || gate.spec.variant == "local") values += layer.head.numel();
-    if (first || gate.spec.variant != "shared") values += layer.bias.numel();
+    bytes += matrix(layer.w1) + floats(layer.c1) + matrix(layer.w2) + floats(layer.c2);
+    if (i == 0 || gate.spec.variant == "local") bytes += matrix(layer.head);
+    if (i == 0 || gate.spec.variant != "shared") bytes += floats(layer.bias);
   }
-  return values * static_cast<int64_t>(sizeof(float));
+  return bytes;
 }
 
 }  // namespace coppice

@@ -108,7 +108,7 @@ TEST(Gates, hold_the_loaded_numbers_and_the_bytes_told) {
         if (item.key().find("retention_gate") != std::string::npos &&
             seen.insert(item.value().data_ptr()).second)
           bytes += item.value().numel() * 4;
-      EXPECT_EQ(gate_bytes(gate), bytes) << variant << " " << hidden_layers;
+      EXPECT_EQ(gate_bytes(gate, /*packed=*/false), bytes) << variant << " " << hidden_layers;
       const std::string prefix = "model.layers.2.self_attn.retention_gate.";
       const std::string head = "linear" + std::to_string(hidden_layers + 1) + ".weight";
       EXPECT_TRUE(at::equal(parameters[prefix + "linear1.weight"], gate.layers[2].w1));

@@ -71,7 +71,7 @@ std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
 
 int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode, const GateWeights* gate) {
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
-  int64_t bytes = gate != nullptr ? gate_bytes(*gate) : 0;
+  int64_t bytes = gate != nullptr ? gate_bytes(*gate, mode == WeightMode::kPacked) : 0;
   for (const TensorInfo& info : checkpoint.tensor_infos()) {
     const bool unused = info.name == kRopeFactors || info.name.ends_with("rotary_emb.inv_freq") ||
                         (info.name == kHead && args.tie_word_embeddings);

@@ -29,7 +29,8 @@ std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
 // heads or sizes are not the model's, or the model has gates already.
 void attach_gate(Model& model, const GateWeights& gate);
 bool has_gate(const Model& model);
-int64_t gate_bytes(const GateWeights& gate);  // in memory, once attached
+// In memory, once attached to a model whose weights are packed or not.
+int64_t gate_bytes(const GateWeights& gate, bool packed);
 
 // Bytes that load_model will hold, from the header alone (for `plan`).
 int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode,

@@ -9,7 +9,6 @@
 #include "coppice/core/error.h"
 
 namespace coppice::nn {
-
 Attention::Attention(const AttentionOptions& options, int64_t layer)
     : options_(options), layer_(layer) {
   const int64_t hidden = options.hidden_size;

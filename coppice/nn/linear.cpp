@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/activation.h"
 
 namespace coppice::nn {
 
@@ -20,7 +21,7 @@ at::Tensor Linear::forward(const at::Tensor& x) {
                       bias_.defined() ? bias_.to(x.scalar_type()) : bias_);
   }
   at::Tensor y = packed_->multiply(x);
-  if (bias_.defined()) y.add_(bias_);
+  if (bias_.defined()) ops::add_bias(y, bias_);
   return y;
 }
 
@@ -46,7 +47,7 @@ std::vector<at::Tensor> forward_together(std::span<Linear* const> layers, const 
       results.push_back(layer->forward(x));
       continue;
     }
-    if (layer->bias_.defined()) product->add_(layer->bias_);
+    if (layer->bias_.defined()) ops::add_bias(*product, layer->bias_);
     results.push_back(std::move(*product++));
   }
   return results;

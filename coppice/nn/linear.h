@@ -18,18 +18,20 @@ class Linear final : public torch::nn::Module {
  public:
   Linear(int64_t in, int64_t out, bool bias);
 
-  // x [N, in] -> [N, out]. A packed layer takes and gives float32 and passes no gradient on. A dense
-  // one whose weight has another type than x multiplies in that of x, and passes the gradient on to
-  // the weight as it is: float32 masters under bfloat16 activations.
+  // x [N, in] -> [N, out]. A packed layer takes and gives float32 and passes no gradient on. A
+  // dense one whose weight has another type than x multiplies in that of x, and passes the gradient
+  // on to the weight as it is: float32 masters under bfloat16 activations.
   at::Tensor forward(const at::Tensor& x);
 
   // Replaces the dense weight. Throws kInvalidArgument when the shape differs.
   void pack(ops::PackedMatrix matrix);
   bool is_packed() const { return packed_.has_value(); }
+  const ops::PackedMatrix& packed() const { return *packed_; }  // REQUIRES: is_packed()
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
   const at::Tensor& weight() const { return weight_; }  // undefined once packed
+  const at::Tensor& bias() const { return bias_; }      // undefined where the layer has none
 
  private:
   friend std::vector<at::Tensor> forward_together(std::span<Linear* const> layers,

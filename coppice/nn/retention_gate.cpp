@@ -2,11 +2,13 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "coppice/core/error.h"
 #include "coppice/ops/activation.h"
+#include "coppice/ops/encode_q8.h"
 
 namespace coppice::nn {
 namespace {
@@ -18,6 +20,24 @@ void check(const RetentionGateOptions& options) {
         options.hidden_size, options.width, options.num_kv_heads);
   if (options.hidden_layers != 1 && options.hidden_layers != 2)
     fail_argument("retention gate: expected 1 or 2 hidden layers, got {}", options.hidden_layers);
+}
+
+constexpr int64_t kGroup = 32;     // of values that share a scale
+constexpr int64_t kFewTokens = 8;  // not worth sharing out
+
+ops::PackedMatrix pack_as(StorageType type, const at::Tensor& weight) {
+  StoredTensor stored;
+  stored.type = type;
+  stored.shape = weight.sizes().vec();
+  if (type == StorageType::kQ8_0) {
+    const std::vector<std::byte> codes =
+        ops::encode_q8(weight.contiguous().const_data_ptr<float>(), weight.size(0), weight.size(1));
+    stored.bytes = codes;
+    return ops::PackedMatrix::pack(stored);
+  }
+  const at::Tensor rounded = weight.to(at::kBFloat16).contiguous();
+  stored.bytes = {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()};
+  return ops::PackedMatrix::pack(stored);
 }
 
 }  // namespace
@@ -51,6 +71,11 @@ at::Tensor RetentionGate::forward(const at::Tensor& x) {
 
 at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
   const int64_t tokens = u.size(0);
+  if (tokens <= kFewTokens && is_packed() && u.is_contiguous()) {
+    at::Tensor log_beta = at::empty({tokens, options_.num_kv_heads}, at::kFloat);
+    finish_rows(u.mutable_data_ptr<float>(), tokens, log_beta.mutable_data_ptr<float>());
+    return log_beta;
+  }
   u = ops::silu(std::move(u));
   for (std::size_t i = 1; i < hidden_.size(); ++i) u = ops::silu(hidden_[i]->forward(u));
   // In the shared variant each head has its own u, and w is one row.
@@ -60,19 +85,42 @@ at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
   return ops::log_sigmoid(z, bias_);
 }
 
+void RetentionGate::finish_rows(float* u, int64_t tokens, float* log_beta) const {
+  ops::silu_rows(u, nullptr, tokens, hidden_.front()->out());
+  static thread_local std::vector<float> next, z;
+  for (std::size_t i = 1; i < hidden_.size(); ++i) {
+    next.resize(static_cast<std::size_t>(tokens * hidden_[i]->out()));  // of at most 2 layers
+    hidden_[i]->packed().multiply(u, tokens, next.data());
+    ops::silu_rows(next.data(), hidden_[i]->bias().const_data_ptr<float>(), tokens,
+                   hidden_[i]->out());
+    u = next.data();
+  }
+  const int64_t heads = options_.num_kv_heads;
+  const bool shared = options_.variant == GateVariant::kShared;
+  z.resize(static_cast<std::size_t>(tokens * heads));
+  head_->packed().multiply(u, shared ? tokens * heads : tokens, z.data());
+  ops::log_sigmoid_rows(z.data(), bias_.const_data_ptr<float>(), bias_.size(0) == 1, tokens, heads,
+                        log_beta);
+}
+
 void RetentionGate::pack() {
   std::vector<std::shared_ptr<Linear>> layers = hidden_;
   layers.push_back(head_);
   for (const auto& layer : layers) {
     if (layer->is_packed()) continue;  // a head that an earlier layer's gate has packed
-    const at::Tensor rounded = layer->weight().to(at::kBFloat16).contiguous();
-    if (!at::equal(rounded.to(at::kFloat), layer->weight())) continue;
-    StoredTensor stored;
-    stored.type = StorageType::kBF16;
-    stored.shape = rounded.sizes().vec();
-    stored.bytes = {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()};
-    layer->pack(ops::PackedMatrix::pack(stored));
+    const auto type = packed_type(layer->weight());
+    if (type) layer->pack(pack_as(*type, layer->weight()));
   }
+}
+
+bool RetentionGate::is_packed() const {
+  return head_->is_packed() &&
+         std::all_of(hidden_.begin(), hidden_.end(), [](const auto& l) { return l->is_packed(); });
+}
+
+std::optional<StorageType> RetentionGate::packed_type(const at::Tensor& weight) {
+  if (!at::equal(weight.to(at::kBFloat16).to(at::kFloat), weight)) return std::nullopt;
+  return weight.size(-1) % kGroup == 0 ? StorageType::kQ8_0 : StorageType::kBF16;
 }
 
 }  // namespace coppice::nn

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coppice/nn/linear.h"
@@ -48,13 +49,21 @@ class RetentionGate final : public torch::nn::Module {
   Linear& first_layer() { return *hidden_.front(); }
   at::Tensor after_first_layer(at::Tensor u);
 
-  // Packs the matrices whose values are bfloat16 numbers already, so that no result changes beyond
-  // the order of sums.
+  // Packs each matrix for which packed_type() names a form.
   void pack();
+  bool is_packed() const;  // all of it
+  // Q8_0 for a matrix of bfloat16 numbers, as gate files hold, where its rows are whole groups of
+  // 32, BF16 where not; nothing for one with more precision, which stays as it is.
+  static std::optional<StorageType> packed_type(const at::Tensor& weight);
 
   const RetentionGateOptions& options() const { return options_; }
 
  private:
+  // after_first_layer of a packed gate on raw memory, by the calling thread alone: for a few
+  // tokens, which are not worth sharing out. u [tokens, out of the first layer] is written over;
+  // log_beta [tokens, Hkv].
+  void finish_rows(float* u, int64_t tokens, float* log_beta) const;
+
   RetentionGateOptions options_;
   std::vector<std::shared_ptr<Linear>> hidden_;
   std::shared_ptr<Linear> head_;  // without bias: its weight and the bias are shared apart

@@ -124,6 +124,30 @@ TEST(RetentionGate, packs_bfloat16_numbers_without_loss_and_no_others) {
   }
 }
 
+TEST(RetentionGate, packs_whole_groups_of_32_to_8_bits) {
+  torch::NoGradGuard no_gradient;
+  for (const GateVariant variant :
+       {GateVariant::kShared, GateVariant::kHeadRow, GateVariant::kLocal})
+    for (const int64_t hidden_layers : {1, 2}) {
+      RetentionGate gate({variant, 96, 64, kHeads, hidden_layers});
+      for (auto& parameter : gate.parameters())
+        parameter.copy_(torch::randn_like(parameter).mul_(0.1).to(torch::kBFloat16));
+      const at::Tensor x = torch::randn({4, 96});
+      const at::Tensor wanted = gate.forward(x.clone());
+      EXPECT_FALSE(gate.is_packed());
+      gate.pack();
+      EXPECT_TRUE(gate.is_packed());
+      const at::Tensor got = gate.forward(x.clone());
+      EXPECT_LE((got - wanted).abs().max().item<double>(), 0.02);
+      // Many tokens and few go different ways to the same bits.
+      const at::Tensor many = torch::randn({20, 96});
+      const at::Tensor all = gate.forward(many.clone());
+      for (const int64_t tokens : {1, 8, 9})
+        EXPECT_TRUE(torch::equal(gate.forward(many.slice(0, 0, tokens).contiguous()),
+                                 all.slice(0, 0, tokens)));
+    }
+}
+
 TEST(RetentionGate, refuses_sizes_out_of_range) {
   EXPECT_THROW(RetentionGate({GateVariant::kLocal, kHidden, kWidth, kHeads, 3}), Error);
   EXPECT_THROW(RetentionGate({GateVariant::kLocal, kHidden, kWidth, kHeads, 0}), Error);

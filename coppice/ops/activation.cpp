@@ -74,11 +74,17 @@ SiluMul choose_silu_mul() {
   return silu_mul_portable;
 }
 
+SiluMul silu_mul_kernel() {
+  static const SiluMul kernel = choose_silu_mul();
+  return kernel;
+}
+
 // gate = silu(gate), times `up` unless that is null.
 void silu_in_place(at::Tensor& gate, const float* up) {
-  static const SiluMul run = choose_silu_mul();
+  const SiluMul run = silu_mul_kernel();
   float* to = gate.mutable_data_ptr<float>();
-  parallel_for(0, gate.numel(), rows_per_piece(1), [&](int64_t begin, int64_t end) {
+  constexpr int64_t kPieceValues = 4096;  // about a microsecond
+  parallel_for(0, gate.numel(), kPieceValues, [&](int64_t begin, int64_t end) {
     run(to + begin, up == nullptr ? nullptr : up + begin, end - begin);
   });
 }
@@ -161,15 +167,40 @@ at::Tensor log_sigmoid(const at::Tensor& z, const at::Tensor& bias) {
     return at::log_sigmoid(wide + bias);
   }
   at::Tensor result = at::empty_like(z);
-  const float* from = z.const_data_ptr<float>();
-  const float* add = bias.const_data_ptr<float>();
-  const int64_t step = bias.size(0) == 1 ? 0 : 1;
-  float* to = result.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < z.numel(); ++i) {
-    const float value = from[i] + add[i % heads * step];
-    to[i] = std::min(value, 0.0f) - std::log1p(std::exp(-std::abs(value)));
-  }
+  log_sigmoid_rows(z.const_data_ptr<float>(), bias.const_data_ptr<float>(), bias.size(0) == 1,
+                   z.size(0), heads, result.mutable_data_ptr<float>());
   return result;
+}
+
+void silu_rows(float* x, const float* bias, int64_t rows, int64_t cols) {
+  if (bias != nullptr) {
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t i = 0; i < cols; ++i) x[row * cols + i] += bias[i];
+  }
+  silu_mul_kernel()(x, nullptr, rows * cols);
+}
+
+void log_sigmoid_rows(const float* z, const float* bias, bool one_bias, int64_t n, int64_t heads,
+                      float* out) {
+  for (int64_t i = 0; i < n * heads; ++i) {
+    const float value = z[i] + bias[one_bias ? 0 : i % heads];
+    out[i] = std::min(value, 0.0f) - std::log1p(std::exp(-std::abs(value)));
+  }
+}
+
+void add_bias(at::Tensor& x, const at::Tensor& bias) {
+  if (!is_plain_float(x) || !is_plain_float(bias) || !x.is_contiguous() || !bias.is_contiguous() ||
+      x.dim() != 2 || bias.numel() != x.size(1)) {
+    x.add_(bias);
+    return;
+  }
+  const int64_t cols = x.size(1);
+  float* to = x.mutable_data_ptr<float>();
+  const float* add = bias.const_data_ptr<float>();
+  parallel_for(0, x.size(0), rows_per_piece(cols), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t i = 0; i < cols; ++i) to[row * cols + i] += add[i];
+  });
 }
 
 }  // namespace coppice::ops

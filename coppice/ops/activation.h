@@ -21,4 +21,14 @@ at::Tensor silu(at::Tensor x);
 // [1] -> [N, H] float32, or float64 for float64 input.
 at::Tensor log_sigmoid(const at::Tensor& z, const at::Tensor& bias);
 
+// The same on raw float32 memory, by the calling thread alone: x [rows, cols] becomes
+// silu(x + bias), bias [cols] or null.
+void silu_rows(float* x, const float* bias, int64_t rows, int64_t cols);
+// z [n, heads] -> out, with bias [heads], or [1] where `one_bias`.
+void log_sigmoid_rows(const float* z, const float* bias, bool one_bias, int64_t n, int64_t heads,
+                      float* out);
+
+// x [N, C] += bias [C], in place.
+void add_bias(at::Tensor& x, const at::Tensor& bias);
+
 }  // namespace coppice::ops

@@ -35,10 +35,12 @@ inline int store_codes(int16_t* codes, __m256i a, __m256i b) {
   return reduce_add(_mm256_add_epi32(a, b));
 }
 
-void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
+void quantise(const float* x, int64_t first, int64_t last, int64_t row,
+              const ActivationTile& tile) {
+  x += first * 32;
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   const __m256 zero = _mm256_setzero_ps();
-  for (int64_t g = 0; g < cols / 32; ++g, x += 32) {
+  for (int64_t g = first; g < last; ++g, x += 32) {
     __m256 v[4], largest = zero, poison = zero;
     for (int i = 0; i < 4; ++i) {
       v[i] = _mm256_loadu_ps(x + 8 * i);

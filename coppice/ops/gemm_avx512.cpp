@@ -29,9 +29,11 @@ inline void store_codes(int16_t* codes, __m512i values) {
                       _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
 }
 
-void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
+void quantise(const float* x, int64_t first, int64_t last, int64_t row,
+              const ActivationTile& tile) {
+  x += first * 32;
   const __m512 zero = _mm512_setzero_ps();
-  for (int64_t g = 0; g < cols / 32; ++g, x += 32) {
+  for (int64_t g = first; g < last; ++g, x += 32) {
     const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
     const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
     const __m512 poison = _mm512_add_ps(_mm512_mul_ps(a, zero), _mm512_mul_ps(b, zero));

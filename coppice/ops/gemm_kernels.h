@@ -99,8 +99,10 @@ struct Output {
 };
 
 struct GemmKernels {
-  // Quantises x [cols] into row `row` of the tile. A group with an infinity or NaN gets scale NaN.
-  void (*quantise)(const float* x, int64_t cols, int64_t row, const ActivationTile& tile);
+  // Quantises the groups first .. last - 1 of x [cols] into row `row` of the tile. A group with an
+  // infinity or NaN gets scale NaN.
+  void (*quantise)(const float* x, int64_t first, int64_t last, int64_t row,
+                   const ActivationTile& tile);
   // All rows of the tile times one block of 16 rows; writes those that exist.
   void (*multiply_codes)(const CodeBlocks& weights, int64_t block, const ActivationTile& tile,
                          const Output& out);

@@ -24,8 +24,10 @@ float group_scale(const float* x) {
   return largest < 0x1.0p-100f ? 0.0f : largest / 32767.0f;
 }
 
-void quantise(const float* x, int64_t cols, int64_t row, const ActivationTile& tile) {
-  for (int64_t g = 0; g < cols / kGroup; ++g, x += kGroup) {
+void quantise(const float* x, int64_t first, int64_t last, int64_t row,
+              const ActivationTile& tile) {
+  x += first * kGroup;
+  for (int64_t g = first; g < last; ++g, x += kGroup) {
     const float scale = group_scale(x);
     const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     const int64_t at = g * tile.rows + row;

@@ -7,7 +7,7 @@
 namespace coppice::ops {
 namespace {
 
-constexpr int64_t kParallelValues = 16384;  // below, one thread is faster
+constexpr int64_t kPieceValues = 4096;  // about a microsecond
 
 template <typename T>
 void grow(std::vector<T>& v, int64_t size) {
@@ -26,13 +26,17 @@ void PackedActivations::fill(const GemmKernels& kernels, const float* x, int64_t
   grow(neg_sums32_, groups);
   grow(sums16_, 2 * groups);
   grow(neg_sums16_, 2 * groups);
-  const int64_t grain = std::max<int64_t>(1, kParallelValues / (cols * kTileRows));
-  parallel_for(0, tiles(), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const ActivationTile to = tile(t);
-      for (int64_t row = 0; row < to.rows; ++row) {
-        kernels.quantise(x + (t * kTileRows + row) * cols, cols, row, to);
-      }
+  // A tile is cut by groups, whose rows lie together, so that threads write to lines of their own.
+  const int64_t tile_groups = cols / kActivationGroup;
+  const int64_t parts = n > kTileRows ? 1 : std::max<int64_t>(1, n * cols / kPieceValues);
+  const int64_t grain = std::max<int64_t>(1, kPieceValues / (cols * std::min(n, kTileRows)));
+  parallel_for(0, tiles() * parts, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ActivationTile to = tile(i / parts);
+      const int64_t first = tile_groups * (i % parts) / parts;
+      const int64_t last = tile_groups * (i % parts + 1) / parts;
+      for (int64_t row = 0; row < to.rows; ++row)
+        kernels.quantise(x + (i / parts * kTileRows + row) * cols, first, last, row, to);
     }
   });
 }

@@ -1,0 +1,16 @@
+// Hashes of model files, remembered between runs: reading all of a model only to find its gate
+// would take seconds for a large one.
+//
+// $COPPICE_CACHE/hashes.json maps what the system says of the weight files (device, inode, size,
+// time of the last change in nanoseconds) to their hash. A file that was written to has another
+// time, so it is read anew. A cache that cannot be read or written is passed over.
+#pragma once
+
+#include "coppice/loader/checkpoint.h"
+
+namespace coppice {
+
+// Sets the checkpoint's hash, from memory or by reading its files.
+void find_sha256(Checkpoint& checkpoint);
+
+}  // namespace coppice
