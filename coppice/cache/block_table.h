@@ -9,9 +9,10 @@
 namespace coppice {
 
 struct BlockTable {
-  std::vector<int32_t> blocks;   // in row order; entry i sits in blocks[i / 16], slot i % 16
-  std::vector<uint64_t> stamps;  // [blocks]: when its entries' metadata was last written; see below
-  int64_t length = 0;            // entries held
+  std::vector<int32_t> blocks;  // in row order; entry i sits in blocks[i / 16], slot i % 16
+  std::vector<uint64_t> stamps =
+      {};              // [blocks]: when its entries' metadata was last written; see below
+  int64_t length = 0;  // entries held
 
   // Notes that entries first .. last - 1 were written. No two calls in a process share a stamp, so
   // equal stamps mean equal metadata, also after a fork.

@@ -24,10 +24,11 @@ std::vector<Element> to_vector(const at::Tensor& tensor) {
   return {data, data + local.numel()};
 }
 
-// Gives the pages of freed blocks back. Freed runs are widened by the free blocks beside them, a
-// page's worth at most, so that pages shared by two frees go too.
+// Gives the pages of freed blocks back. Freed runs are widened by the free blocks beside them,
+// about a large page's worth at most, so that pages shared by two frees go too, and what the system
+// has put behind the blocks in use.
 void release_free_runs(PoolTensors& pools, const BlockPool& pool, std::vector<int32_t> freed) {
-  constexpr int64_t kWidest = 256;
+  constexpr int64_t kWidest = 32768;
   std::sort(freed.begin(), freed.end());
   for (std::size_t i = 0; i < freed.size();) {
     std::size_t end = i + 1;
@@ -38,6 +39,7 @@ void release_free_runs(PoolTensors& pools, const BlockPool& pool, std::vector<in
     for (int64_t n = 0; n < kWidest && last < pool.size(); ++n, ++last)
       if (pool.is_taken(static_cast<int32_t>(last))) break;
     release_blocks(pools, first, last);
+    while (end < freed.size() && freed[end] < last) ++end;  // released with this run
     i = end;
   }
 }

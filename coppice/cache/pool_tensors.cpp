@@ -19,7 +19,7 @@ namespace {
 
 // Blocks of a row lie far apart, so small pages would cost a table walk for every block. A smaller
 // pool would waste too much of a large page.
-constexpr int64_t kLeastForLargePages = int64_t{4} << 20;
+constexpr int64_t kLeastForLargePages = int64_t{32} << 20;
 
 using at::indexing::Slice;
 
