@@ -145,7 +145,7 @@ Runtime::Runtime(const ModelOptions& options)
   ::malloc_trim(0);  // what reading the files took goes back to the system
   // From here on every step takes and gives back the same buffers: pages stay with the process
   // between steps, up to this much.
-  constexpr int kKeptBytes = 32 << 20;
+  constexpr int kKeptBytes = 4 << 20;
   ::mallopt(M_MMAP_THRESHOLD, kKeptBytes);
   ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "apps/runtime.h"
+#include "coppice/core/error.h"
 
 namespace coppice {
 namespace {
@@ -36,17 +37,23 @@ void run(int64_t tokens, const std::string& budget) {
   int64_t done = 0;
   auto start = std::chrono::steady_clock::now();
   std::printf("tokens  ms/token  resident MiB\n");
-  const RequestOutput last = engine->run(request, [&](const RequestOutput& part) {
-    done += static_cast<int64_t>(part.tokens.size());
-    if (!part.tokens.empty() && done % 1000 == 0) {
-      const auto now = std::chrono::steady_clock::now();
-      std::printf("%6ld  %8.4f  %12.1f\n", done, std::chrono::duration<double>(now - start).count(),
-                  resident_mib());
-      std::fflush(stdout);
-      start = now;
+  // Step by step: run() would keep a record of the whole answer, which grows with it.
+  engine->submit(request);
+  RequestOutput last;
+  while (engine->has_work()) {
+    for (RequestOutput& part : engine->step()) {
+      if (part.error) throw Error(part.error->code, part.error->message);
+      done += static_cast<int64_t>(part.tokens.size());
+      if (!part.tokens.empty() && done % 1000 == 0) {
+        const auto now = std::chrono::steady_clock::now();
+        std::printf("%6ld  %8.4f  %12.1f\n", done,
+                    std::chrono::duration<double>(now - start).count(), resident_mib());
+        std::fflush(stdout);
+        start = now;
+      }
+      last = std::move(part);
     }
-    return true;
-  });
+  }
   std::printf("kept %ld, evicted %ld, bytes at most %ld of %ld\n", last.usage.kv.kept_entries,
               last.usage.kv.evicted_entries, last.usage.kv.bytes_peak, last.usage.kv.bytes_bound);
 }
