@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The program as a user meets it: outputs, exit codes, messages. Needs no downloads."""
 
+import hashlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -147,6 +149,34 @@ class CliTest(unittest.TestCase):
         shown = json.loads(self.call("inspect", gate, "--json").stdout)
         self.assertEqual(shown["kind"], "retention gate")
         self.refuse("run", "--model", self.model, "--gate", gate, "hello", code=1, says="gate")
+
+    def test_the_hash_of_a_model_is_remembered_until_the_file_changes(self):
+        gate = str(self.dir / "remembered.safetensors")
+        self.call("convert-gate", ROOT / "tests/golden/gate_rg10.pth", gate)
+        model, cache = self.dir / "remembered.gguf", self.dir / "cache"
+        shutil.copy(self.model, model)
+        known = cache / "hashes.json"
+
+        def hashes():
+            # A gate that does not fit is refused after the model's hash was looked up.
+            subprocess.run([COPPICE, "run", "--model", str(model), "--gate", gate, "hello"], check=False,
+                           capture_output=True, env={**os.environ, "COPPICE_CACHE": str(cache)})
+            return list(json.loads(known.read_text()).values())
+
+        def digest():
+            return hashlib.sha256(model.read_bytes()).hexdigest()
+
+        self.assertEqual(hashes(), [digest()])
+        key = next(iter(json.loads(known.read_text())))
+        known.write_text(json.dumps({key: "0" * 64}))
+        self.assertEqual(hashes(), ["0" * 64])  # not read again
+        before = digest()
+        with model.open("ab") as file:
+            file.write(bytes(32))
+        self.assertNotEqual(digest(), before)
+        self.assertEqual(hashes(), ["0" * 64, digest()])
+        known.write_text("no json")
+        self.assertEqual(hashes(), [digest()])
 
     def test_wrong_usage_is_exit_code_2(self):
         run = ["run", "--model", self.model, "hello"]
