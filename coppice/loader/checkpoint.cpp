@@ -1,34 +1,16 @@
 #include "coppice/loader/checkpoint.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
+#include "coppice/core/sha256.h"
 #include "coppice/loader/checkpoint_parts.h"
 
 namespace coppice {
 namespace {
-
-std::string hex_sha256(const std::vector<std::span<const std::byte>>& parts) {
-  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(),
-                                                                   EVP_MD_CTX_free);
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  bool good = context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
-  for (const auto part : parts) {
-    good = good && EVP_DigestUpdate(context.get(), part.data(), part.size()) == 1;
-  }
-  good = good && EVP_DigestFinal_ex(context.get(), digest.data(), &size) == 1;
-  COPPICE_CHECK(good, "SHA-256 failed");
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
-}
 
 // Rows of each head from (pair, half) order to (half, pair) order: stored row 2j + s of a head
 // becomes its row s * D/2 + j. Rows move whole, so packed types need no unpacking.
@@ -145,7 +127,11 @@ const StoredTensor* Checkpoint::find(std::string_view name) const {
 }
 
 const std::string& Checkpoint::sha256() const {
-  if (state_->sha256.empty()) state_->sha256 = hex_sha256(state_->files());
+  if (state_->sha256.empty()) {
+    Sha256 hash;
+    for (const auto file : state_->files()) hash.update(file);
+    state_->sha256 = hash.finish();
+  }
   return state_->sha256;
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "coppice/core/error.h"
-#include "coppice/train/sha256.h"
+#include "coppice/core/sha256.h"
 
 namespace coppice {
 namespace {

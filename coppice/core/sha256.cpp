@@ -1,4 +1,4 @@
-#include "coppice/train/sha256.h"
+#include "coppice/core/sha256.h"
 
 #include <openssl/evp.h>
 
