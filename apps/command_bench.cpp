@@ -96,7 +96,7 @@ struct WeightBytes {
 };
 
 WeightBytes weights_read(const ModelOptions& options) {
-  const Checkpoint checkpoint = Checkpoint::open(model_path(options.model));
+  Checkpoint checkpoint = Checkpoint::open(model_path(options.model));
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
   const std::optional<GateWeights> gate = find_gate(options, checkpoint);
   WeightBytes bytes;

@@ -52,7 +52,7 @@ int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens) {
 
 void plan(const PlanOptions& options) {
   const int64_t program = program_bytes(options.model);
-  const Checkpoint checkpoint = Checkpoint::open(model_path(options.model.model));
+  Checkpoint checkpoint = Checkpoint::open(model_path(options.model.model));
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
   const std::optional<GateWeights> gate = find_gate(options.model, checkpoint);
   const CacheConfig cache = cache_config(args, kv_dtype(options.model), c10::Device(c10::kCPU));

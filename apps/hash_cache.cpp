@@ -61,16 +61,16 @@ bool is_hash(const Json& value) {
 
 }  // namespace
 
-void find_sha256(Checkpoint& checkpoint) {
+const std::string& find_sha256(Checkpoint& checkpoint) {
   const std::string key = identity(checkpoint);
-  if (!key.empty()) {
-    const Json cache = read_cache();
-    const auto found = cache.find(key);
-    if (found != cache.end() && is_hash(*found))
-      return checkpoint.set_sha256(found->get<std::string>());
+  const Json cache = key.empty() ? Json::object() : read_cache();
+  const auto found = cache.find(key);
+  if (found != cache.end() && is_hash(*found)) {
+    checkpoint.set_sha256(found->get<std::string>());
+  } else if (!key.empty()) {
+    remember(key, checkpoint.sha256());
   }
-  checkpoint.sha256();
-  if (!key.empty()) remember(key, checkpoint.sha256());
+  return checkpoint.sha256();
 }
 
 }  // namespace coppice

@@ -6,11 +6,14 @@
 // time, so it is read anew. A cache that cannot be read or written is passed over.
 #pragma once
 
+#include <string>
+
 #include "coppice/loader/checkpoint.h"
 
 namespace coppice {
 
-// Sets the checkpoint's hash, from memory or by reading its files.
-void find_sha256(Checkpoint& checkpoint);
+// The checkpoint's hash, from memory or by reading its files; checkpoint.sha256() knows it from
+// then on.
+const std::string& find_sha256(Checkpoint& checkpoint);
 
 }  // namespace coppice

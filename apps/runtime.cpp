@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <future>
 
 #include "apps/folders.h"
@@ -22,27 +23,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Shipped gates that have the sizes of this model.
-std::vector<fs::path> fitting_gates(const Checkpoint& checkpoint) {
+GateBase sizes_of(const Checkpoint& checkpoint) {
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
-  std::error_code ignored;
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(gates_folder(), ignored)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const GateSpec spec = read_gate_spec(entry.path().string());
-    if (spec.layers == args.num_hidden_layers && spec.kv_heads == args.num_key_value_heads &&
-        spec.hidden_size == args.hidden_size)
-      files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
+  return {.layers = args.num_hidden_layers,
+          .kv_heads = args.num_key_value_heads,
+          .hidden_size = args.hidden_size,
+          .sha256 = {}};
 }
 
-// The shipped gate trained for this very model file; empty when there is none.
-std::string shipped_gate(const Checkpoint& checkpoint) {
-  for (const fs::path& file : fitting_gates(checkpoint))
-    if (read_gate_spec(file.string()).base_sha256 == checkpoint.sha256()) return file.string();
-  return {};
+// The shipped gate trained for this very model file; empty when there is none. The file is hashed
+// only where a gate has the model's sizes.
+std::string shipped_gate(Checkpoint& checkpoint) {
+  const GateBase base = sizes_of(checkpoint);
+  std::error_code ignored;
+  std::string found;
+  for (const auto& entry : fs::directory_iterator(gates_folder(), ignored)) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() != ".safetensors") continue;
+    const GateSpec spec = read_gate_spec(path);
+    const bool fits = spec.layers == base.layers && spec.kv_heads == base.kv_heads &&
+                      spec.hidden_size == base.hidden_size;
+    if (fits && (found.empty() || path < found) && spec.base_sha256 == find_sha256(checkpoint))
+      found = path;
+  }
+  return found;
 }
 
 }  // namespace
@@ -88,16 +92,14 @@ std::string model_path(const std::string& model) {
   return path.string();
 }
 
-std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint) {
+std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& checkpoint) {
   if (options.gate == "none") return std::nullopt;
   const std::string path = options.gate.empty() ? shipped_gate(checkpoint) : options.gate;
   if (path.empty()) return std::nullopt;
   GateWeights gate = load_gate(path);
-  const ModelArgs args = ModelArgs::from_config(checkpoint.config());
-  check_gate(gate.spec, {.layers = args.num_hidden_layers,
-                         .kv_heads = args.num_key_value_heads,
-                         .hidden_size = args.hidden_size,
-                         .sha256 = checkpoint.sha256()});
+  GateBase base = sizes_of(checkpoint);
+  base.sha256 = find_sha256(checkpoint);
+  check_gate(gate.spec, base);
   return gate;
 }
 
@@ -159,22 +161,15 @@ std::shared_ptr<Model> load_weights(const ModelOptions& options, const Checkpoin
 
 }  // namespace
 
-// What is read beside the weights, on threads of its own: the hash that a gate is found by, and the
-// tokenizer.
+// What is read beside the weights, on threads of its own.
 struct Runtime::Loading {
   Loading(const ModelOptions& options, Checkpoint& checkpoint)
       : begin(std::chrono::steady_clock::now()),
-        hash(std::async(std::launch::async,
-                        [&checkpoint, gate = options.gate] {
-                          const bool needed =
-                              gate.empty() ? !fitting_gates(checkpoint).empty() : gate != "none";
-                          if (needed) find_sha256(checkpoint);
-                        })),
-        tokenizer(
-            std::async(std::launch::async, [&checkpoint] { return load_tokenizer(checkpoint); })) {}
+        gate(std::async(std::launch::async, find_gate, std::cref(options), std::ref(checkpoint))),
+        tokenizer(std::async(std::launch::async, load_tokenizer, std::cref(checkpoint))) {}
 
   std::chrono::steady_clock::time_point begin;
-  std::future<void> hash;
+  std::future<std::optional<GateWeights>> gate;
   std::future<Tokenizer> tokenizer;
 };
 
@@ -194,8 +189,7 @@ Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Load
         "are renumbered by their place in the cache",
         model_->args().max_position_embeddings);
   }
-  loading.hash.get();
-  if (const std::optional<GateWeights> gate = find_gate(options_, checkpoint)) {
+  if (const std::optional<GateWeights> gate = loading.gate.get()) {
     attach_gate(*model_, *gate);
     has_gate_ = true;
   }

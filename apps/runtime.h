@@ -25,7 +25,7 @@ std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const To
 
 // The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt
 // when there is none. Throws when it does not fit the model.
-std::optional<GateWeights> find_gate(const ModelOptions& options, const Checkpoint& checkpoint);
+std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& checkpoint);
 
 // The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to
 // streaming.

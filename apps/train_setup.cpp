@@ -6,8 +6,8 @@
 
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
+#include "coppice/core/sha256.h"
 #include "coppice/models/model_args.h"
-#include "coppice/train/sha256.h"
 
 namespace coppice {
 namespace {
