@@ -7,14 +7,16 @@
 
 namespace coppice::ops {
 
-inline float bf16_to_float(uint16_t bits) {
+// These two are inlined everywhere, so that loops over them are compiled for the level of their
+// caller, and have no branch.
+[[gnu::always_inline]] inline float bf16_to_float(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-inline uint16_t float_to_bf16(float value) {
+[[gnu::always_inline]] inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<uint16_t>(value != value ? (bits >> 16) | 0x40u : rounded);
 }
 
 inline float half_to_float(uint16_t bits) {

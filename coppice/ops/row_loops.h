@@ -4,11 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <bit>
 #include <cstdint>
 
 #include "coppice/ops/cpu_features.h"
 #include "coppice/ops/fast_path.h"
+#include "coppice/ops/packed_float.h"
 #include "coppice/ops/parallel.h"
 
 namespace coppice::ops {
@@ -17,9 +17,7 @@ namespace coppice::ops {
 using BrainBits = uint16_t;
 
 [[gnu::always_inline]] inline float widen(float x) { return x; }
-[[gnu::always_inline]] inline float widen(BrainBits x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
+[[gnu::always_inline]] inline float widen(BrainBits x) { return bf16_to_float(x); }
 
 template <typename T>
 [[gnu::always_inline]] inline T narrow(float x);
@@ -27,12 +25,9 @@ template <>
 [[gnu::always_inline]] inline float narrow<float>(float x) {
   return x;
 }
-// To the nearest, ties to even; NaN stays NaN.
 template <>
 [[gnu::always_inline]] inline BrainBits narrow<BrainBits>(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return static_cast<BrainBits>(x != x ? (bits >> 16) | 0x40 : rounded);
+  return float_to_bf16(x);
 }
 
 // Contiguous bfloat16 or float32 on the CPU, with or without a gradient.

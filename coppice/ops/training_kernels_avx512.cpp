@@ -1,0 +1,62 @@
+// The training kernels on float32 for AVX-512.
+#include "coppice/ops/distillation_kernels.h"
+#include "coppice/ops/need_labels_kernels.h"
+#include "coppice/ops/retention_attention_kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+
+#include "coppice/ops/cpu_features.h"
+
+// After the includes, so that no inline function of theirs is compiled for this level.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,fma,avx2")
+// GCC 12 warns of its own header's deliberately undefined registers.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+#include "coppice/ops/tile_float_inl.h"
+// In this order: the kernels use the element.
+#include "coppice/ops/distillation_inl.h"
+#include "coppice/ops/need_labels_inl.h"
+#include "coppice/ops/retention_attention_inl.h"
+
+namespace coppice::ops {
+namespace {
+constexpr DistillKernels kDistill = Distill<FloatElement>::kAll;
+constexpr NeedKernels kNeed = Need<FloatElement>::kAll;
+constexpr RetentionKernels kRetention = Kernels<FloatElement>::kAll;
+}  // namespace
+}  // namespace coppice::ops
+
+#pragma GCC pop_options
+
+namespace coppice::ops {
+namespace {
+bool can_run() { return cpu_level() >= CpuLevel::kAvx512; }
+}  // namespace
+
+const DistillKernels* float_distill_kernels() { return can_run() ? &kDistill : nullptr; }
+const NeedKernels* float_need_kernels() { return can_run() ? &kNeed : nullptr; }
+const RetentionKernels* float_retention_kernels() { return can_run() ? &kRetention : nullptr; }
+
+}  // namespace coppice::ops
+
+#else
+
+namespace coppice::ops {
+const DistillKernels* float_distill_kernels() { return nullptr; }
+const NeedKernels* float_need_kernels() { return nullptr; }
+const RetentionKernels* float_retention_kernels() { return nullptr; }
+}  // namespace coppice::ops
+
+#endif
