@@ -130,6 +130,20 @@ Rows random_rows(Rng& rng, int64_t longest) {
   return rows;
 }
 
+// Rows of one length, whose entries lie by position; scores are whole numbers below `values`.
+Rows even_rows(Rng& rng, std::size_t count, int64_t length, uint64_t values) {
+  Rows rows;
+  rows.newest = length - 1;
+  for (std::size_t r = 0; r < count; ++r) {
+    rows.add_row(length, rng);
+    for (int64_t i = 0; i < length; ++i) {
+      rows.score(r, i) = static_cast<float>(rng.below(values));
+      rows.position(r, i) = static_cast<int32_t>(i);
+    }
+  }
+  return rows;
+}
+
 TEST(Selector, equals_a_full_sort) {
   Rng rng(1);
   Selector selector;
@@ -176,15 +190,7 @@ TEST(Selector, safe_entries_and_floors_stay) {
 
 TEST(Selector, a_cut_that_misleads_is_made_good) {
   Rng rng(3);
-  Rows rows;
-  rows.newest = 999;
-  for (std::size_t r = 0; r < 20; ++r) {
-    rows.add_row(1000, rng);
-    for (int64_t i = 0; i < 1000; ++i) {
-      rows.score(r, i) = static_cast<float>(rng.below(5000));
-      rows.position(r, i) = static_cast<int32_t>(i);
-    }
-  }
+  Rows rows = even_rows(rng, 20, 1000, 5000);
   Selector selector;
   for (const int32_t cut : {std::numeric_limits<int32_t>::min(), score_rank(1.0f),
                             score_rank(4000.0f), std::numeric_limits<int32_t>::max() - 1}) {
@@ -200,15 +206,7 @@ TEST(Selector, a_cut_that_misleads_is_made_good) {
 
 TEST(Selector, threads_change_nothing) {
   Rng rng(4);
-  Rows rows;
-  rows.newest = 599;
-  for (std::size_t r = 0; r < 90; ++r) {
-    rows.add_row(600, rng);
-    for (int64_t i = 0; i < 600; ++i) {
-      rows.score(r, i) = static_cast<float>(rng.below(50));
-      rows.position(r, i) = static_cast<int32_t>(i);
-    }
-  }
+  Rows rows = even_rows(rng, 90, 600, 50);
   const int before = ops::num_threads();
   std::vector<Choice> choices;
   for (const int threads : {1, 4}) {
