@@ -119,10 +119,12 @@ void add_loss_options(CLI::App& train, TrainOptions& options) {
 void add_survival_options(CLI::App& train, TrainOptions& options) {
   SurvivalTraining& survival = options.survival;
   train
-      .add_option("--stage", options.stage,
-                  "2: end to end; 1: how long entries are needed, from forward passes alone, as a "
-                  "start for 2 (with --init-from)")
-      ->check(CLI::Range(1, 2))
+      .add_option(
+          "--stage", options.stage,
+          "2: end to end, by beta^age; 3: end to end, with the cut that budgets make; 1: how "
+          "long entries are needed, from forward passes alone, as a start for 2 or 3 (with "
+          "--init-from)")
+      ->check(CLI::Range(1, 3))
       ->capture_default_str();
   train
       .add_option("--survival-budgets", options.survival_budgets,
@@ -158,6 +160,22 @@ void add_survival_options(CLI::App& train, TrainOptions& options) {
           "attv (weight x value) or att (weight)")
       ->check(CLI::IsMember({"loo", "attv", "att"}))
       ->default_str("loo");
+}
+
+void add_budget_options(CLI::App& train, TrainOptions& options) {
+  train
+      .add_option("--budgets", options.train_budgets,
+                  "stage 3: entries per KV head that documents draw: LEAST:MOST, or one for all")
+      ->capture_default_str();
+  train
+      .add_option("--sharpness", options.budget.sharpness, "stage 3: of the cut: 2, 4, 8, 16 or 32")
+      ->check(CLI::IsMember({2, 4, 8, 16, 32}))
+      ->capture_default_str();
+  train
+      .add_option("--sinks", options.budget.sinks,
+                  "stage 3: first tokens of a document that are always kept")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 void add_running_options(CLI::App& train, TrainOptions& options) {
@@ -231,6 +249,7 @@ void add_train_command(CLI::App& program) {
   add_gate_options(*train, *options);
   add_step_options(*train, *options);
   add_loss_options(*train, *options);
+  add_budget_options(*train, *options);
   add_survival_options(*train, *options);
   add_running_options(*train, *options);
   train->callback([options, &program] {

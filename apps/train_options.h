@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "coppice/train/budget_objective.h"
 #include "coppice/train/distill_objective.h"
 #include "coppice/train/survival_objective.h"
 #include "coppice/train/trainer.h"
@@ -33,7 +34,9 @@ struct TrainOptions {
   std::optional<int64_t> total_tokens;  // instead of trainer.steps
   TrainerConfig trainer;
   DistillTraining distill;
-  int64_t stage = 2;  // 1: survival labels from forward passes; 2: end to end
+  int64_t stage = 2;  // 1: labels from forward passes; 2: end to end; 3: with the cut of serving
+  BudgetTraining budget;
+  std::string train_budgets = "32:512";  // LEAST:MOST or one
   SurvivalTraining survival;
   std::vector<double> survival_budgets = {64, 128, 256, 512};
   int64_t calibration_rows = 16;

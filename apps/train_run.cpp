@@ -119,6 +119,10 @@ class TrainingRun final {
 
   std::unique_ptr<Objective> make_objective() {
     if (options_.stage == 2) return std::make_unique<DistillObjective>(*model_, options_.distill);
+    if (options_.stage == 3) {
+      options_.budget.seed = options_.seed;
+      return std::make_unique<BudgetObjective>(*model_, options_.budget);
+    }
     DocumentStream stream(data_.files, data_.weights, encoder_,
                           {.length = options_.length,
                            .min_tokens = options_.min_tokens,
@@ -185,8 +189,10 @@ class TrainingRun final {
 void run_training(TrainOptions options) {
   from_flags([&options] {
     read_capacity(options);
+    read_budgets(options);
     options.trainer.validate();
     options.distill.validate();
+    options.budget.validate();
   });
   catch_signals();
   TrainingRun(std::move(options)).run();

@@ -73,6 +73,13 @@ Json objective_identity(const TrainOptions& options) {
             {"utility", static_cast<int>(survival.utility)}};
   }
   const DistillTraining& distill = options.distill;
+  if (options.stage == 3)
+    return {{"stage", 3},
+            {"budgets", {options.budget.least, options.budget.most}},
+            {"sharpness", options.budget.sharpness},
+            {"sinks", options.budget.sinks},
+            {"kl_weight", options.budget.kl_weight},
+            {"ntp_weight", options.budget.ntp_weight}};
   return {{"stage", 2},
           {"lambda", distill.lambda},
           {"capacity", {distill.capacity_start, distill.capacity, distill.capacity_ramp}},
@@ -95,6 +102,18 @@ void read_capacity(TrainOptions& options) {
   distill.capacity_start = number(std::string_view(text).substr(0, colon), "--capacity");
   distill.capacity = number(std::string_view(text).substr(colon + 1), "--capacity");
   distill.capacity_ramp = options.capacity_ramp;
+}
+
+void read_budgets(TrainOptions& options) {
+  const std::string& text = options.train_budgets;
+  const std::size_t colon = text.find(':');
+  options.budget.least = number(std::string_view(text).substr(0, colon), "--budgets");
+  options.budget.most = colon == std::string::npos
+                            ? options.budget.least
+                            : number(std::string_view(text).substr(colon + 1), "--budgets");
+  options.budget.kl_weight = options.distill.kl_weight;
+  options.budget.ntp_weight = options.distill.ntp_weight;
+  if (options.stage == 3 && options.distill.recompute) fail_argument("--recompute is for stage 2");
 }
 
 Json TrainData::identity() const {

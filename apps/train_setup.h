@@ -26,6 +26,8 @@ TrainData open_data(const TrainOptions& options);
 
 // --capacity and --capacity-ramp into options.distill. Throws kInvalidArgument.
 void read_capacity(TrainOptions& options);
+// Reads --budgets, LEAST:MOST, and what else stage 3 shares with stage 2.
+void read_budgets(TrainOptions& options);
 
 // The gate of --init-from, or a new one. Throws when it does not fit the model.
 GateWeights first_gate(const TrainOptions& options, const Checkpoint& checkpoint);

@@ -28,7 +28,22 @@ at::Tensor retention_attention(const at::Tensor& q, const at::Tensor& k, const a
                                const at::Tensor& log_beta, std::span<const int64_t> cu_seqlens,
                                double scale);
 
-// The same in plain ATen operations, S x S at once: any device, differentiated by autograd.
+// Attention under a budget, made smooth: a key fades as its score falls past the cut of its query.
+//
+//   a[t,i] = scale q_t . k_i - log(1 + ((t - i) |log beta_i| pressure_t)^sharpness) (docs/maths.md
+//   18)
+//
+// Eviction keeps the entries whose (t - i) |log beta_i| lies below some bound; 1 / pressure_t is
+// that bound (ops/budget_pressure.h finds it). Pressure 0 is plain causal attention, log beta = 0 a
+// key that is always kept. Everything else as above; differentiable in the pressure as well.
+//
+// pressure [N], >= 0, a floating type; sharpness 2, 4, 8, 16 or 32.
+at::Tensor cut_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const at::Tensor& log_beta, const at::Tensor& pressure,
+                         std::span<const int64_t> cu_seqlens, double scale, int64_t sharpness);
+
+// retention_attention in plain ATen operations, S x S at once: any device, differentiated by
+// autograd.
 at::Tensor retention_attention_reference(const at::Tensor& q, const at::Tensor& k,
                                          const at::Tensor& v, const at::Tensor& log_beta,
                                          std::span<const int64_t> cu_seqlens, double scale);

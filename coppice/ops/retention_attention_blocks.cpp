@@ -26,9 +26,9 @@ at::ScalarType wide_type(const at::Tensor& x) {
 
 // Queries [begin, end) of a document and the keys [first, end) before and among them.
 struct Block {
-  at::Tensor q;       // [Hkv, G, T, D]
-  at::Tensor k, v;    // [Hkv, 1, L, D]
-  at::Tensor age;     // [T, L]: t - i
+  at::Tensor q;     // [Hkv, G, T, D]
+  at::Tensor k, v;  // [Hkv, 1, L, D]
+  at::Tensor rate;  // slope of the bias by log beta: [T, L]; with a cut [Hkv, 1, T, L], y / (1 + y)
   at::Tensor logits;  // [Hkv, G, T, L], -inf where a key is newer than its query
 };
 
@@ -49,12 +49,19 @@ Block make_block(const RetentionInput& in, int64_t first, int64_t begin, int64_t
   block.k = grouped(in.k, first, end, kv_heads, type);
   block.v = grouped(in.v, first, end, kv_heads, type);
   const auto options = at::TensorOptions().dtype(type).device(in.q.device());
-  block.age =
+  const at::Tensor age =
       at::arange(begin, end, options).unsqueeze(1) - at::arange(first, end, options).unsqueeze(0);
-  const at::Tensor fade = in.log_beta.slice(0, first, end).t();  // [Hkv, L]
-  const at::Tensor bias = fade.unsqueeze(1).unsqueeze(1) * block.age.clamp_min(0);
+  const at::Tensor fade = in.log_beta.slice(0, first, end).t();         // [Hkv, L]
+  at::Tensor bias = fade.unsqueeze(1).unsqueeze(1) * age.clamp_min(0);  // [Hkv, 1, T, L]
+  block.rate = age;
+  if (in.has_cut()) {
+    at::Tensor y = bias.neg() * in.pressure.slice(0, begin, end).unsqueeze(1);
+    for (int64_t i = 0; i < in.squarings; ++i) y = y * y;
+    bias = at::log1p(y).neg_();
+    block.rate = 1.0 - 1.0 / (1.0 + y);
+  }
   block.logits = at::matmul(block.q, block.k.transpose(2, 3)) * in.scale + bias;
-  block.logits.masked_fill_(block.age < 0, -std::numeric_limits<double>::infinity());
+  block.logits.masked_fill_(age < 0, -std::numeric_limits<double>::infinity());
   return block;
 }
 
@@ -95,6 +102,7 @@ RetentionGradients retention_backward_blocks(const RetentionInput& in,
   RetentionGradients result;
   result.q = at::empty_like(in.q);
   result.log_beta = at::zeros_like(in.log_beta);
+  const at::Tensor pressure = in.has_cut() ? at::zeros_like(in.pressure) : at::Tensor();
   for_each_block(in.cu_seqlens, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = make_block(in, first, begin, end);
     const at::Tensor lse = grouped(output.lse.unsqueeze(2), begin, end, kv_heads, type);
@@ -111,12 +119,24 @@ RetentionGradients retention_backward_blocks(const RetentionInput& in,
     };
     add_keys(to_v, weights, given, 1.0);
     add_keys(to_k, slope, block.q, in.scale);
-    result.log_beta.slice(0, first, end).add_((slope * block.age).sum({1, 2}).t());
+    const at::Tensor felt = slope * block.rate;
+    result.log_beta.slice(0, first, end).add_(felt.sum({1, 2}).t());
+    if (in.has_cut()) pressure.slice(0, begin, end).copy_(felt.sum({0, 1, 3}));
     result.q.slice(0, begin, end).copy_(ungrouped(at::matmul(slope, block.k) * in.scale));
   });
   result.k = to_k.to(in.k.scalar_type());
   result.v = to_v.to(in.v.scalar_type());
+  if (in.has_cut()) finish_cut_gradients(in, pressure, result);
   return result;
+}
+
+void finish_cut_gradients(const RetentionInput& in, const at::Tensor& pressure,
+                          RetentionGradients& to) {
+  // Of -ln(1 + y): y falls with log beta and rises with the pressure. Where either is 0 so is the
+  // sum.
+  constexpr double kLeast = 1e-30;
+  to.log_beta = to.log_beta * in.sharpness() / in.log_beta.neg().clamp_min(kLeast);
+  to.pressure = pressure * -in.sharpness() / in.pressure.clamp_min(kLeast);
 }
 
 at::Tensor retention_attention_reference(const at::Tensor& q, const at::Tensor& k,

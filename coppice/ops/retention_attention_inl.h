@@ -9,7 +9,45 @@ namespace {
 
 static_assert(kTile == kRetentionTile);
 
-template <typename Element>
+// log2(1 + y) for y >= 0, infinity included; to 2e-7.
+inline Vec log2_one_plus(Vec y) {
+  const Vec one = _mm512_set1_ps(1.0F);
+  const Vec x = _mm512_add_ps(one, y);
+  const Vec m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
+  const Vec whole = _mm512_getexp_ps(_mm512_mul_ps(x, _mm512_set1_ps(4.0F / 3.0F)));
+  const Vec s = _mm512_div_ps(_mm512_sub_ps(m, one), _mm512_add_ps(m, one));
+  const Vec s2 = _mm512_mul_ps(s, s);
+  Vec p = _mm512_set1_ps(2 * kLog2E / 7);
+  for (float c : {2 * kLog2E / 5, 2 * kLog2E / 3, 2 * kLog2E})
+    p = _mm512_fmadd_ps(p, s2, _mm512_set1_ps(c));
+  return _mm512_fmadd_ps(p, s, whole);
+}
+
+// How keys fade, in units of log2. `age` may be negative where the caller masks.
+struct ByPower {  // beta^age
+  static constexpr bool kCut = false;
+  static Vec bias(Vec fade, Vec age, Vec, int64_t) { return _mm512_mul_ps(fade, age); }
+  // Its slope by log beta, up to what is common to the key.
+  static Vec slope(Vec, Vec age, Vec, int64_t) { return age; }
+};
+struct ByCut {  // 1 / (1 + y), y = (age |log beta| pressure)^(2^squarings)
+  static constexpr bool kCut = true;
+  static Vec passed(Vec fade, Vec age, Vec pressure, int64_t squarings) {
+    Vec y = _mm512_mul_ps(_mm512_mul_ps(age, pressure), fade);
+    for (int64_t i = 0; i < squarings; ++i) y = _mm512_mul_ps(y, y);
+    return y;
+  }
+  static Vec bias(Vec fade, Vec age, Vec pressure, int64_t squarings) {
+    return _mm512_sub_ps(_mm512_setzero_ps(),
+                         log2_one_plus(passed(fade, age, pressure, squarings)));
+  }
+  static Vec slope(Vec fade, Vec age, Vec pressure, int64_t squarings) {
+    const Vec one = _mm512_set1_ps(1.0F), y = passed(fade, age, pressure, squarings);
+    return _mm512_sub_ps(one, _mm512_div_ps(one, _mm512_add_ps(one, y)));
+  }
+};
+
+template <typename Element, typename Fading>
 struct Kernels {
   using Stored = typename Element::Stored;
   using Unit = typename Element::Unit;
@@ -33,10 +71,6 @@ struct Kernels {
             t < tokens && d < width ? from[t * stride + d] : Stored{};
   }
 
-  // logits * log2(e) of a key (row of a product) for 16 queries, whose age is `age`.
-  static Vec logit(Vec product, Vec scale, Vec fade, Vec age) {
-    return _mm512_fmadd_ps(product, scale, _mm512_mul_ps(fade, age));
-  }
   static __mmask16 not_future(Vec age) {
     return _mm512_cmp_ps_mask(age, _mm512_setzero_ps(), _CMP_GE_OQ);
   }
@@ -51,17 +85,20 @@ struct Kernels {
 
   // logits [64 keys, 64 queries] -> weights relative to the running maximum, as units; state and
   // `acc` [width, 64] follow. `offset` is the first query's place less the first key's.
-  static void fold_weights(float* logits, const float* fade, float scale, int64_t offset,
-                           Running& state, float* acc, int64_t width, Unit* weights) {
-    const Vec scales = _mm512_set1_ps(scale * kLog2E);
+  static void fold_weights(float* logits, const float* fade, const RetentionQueries& queries,
+                           const float* pressure, int64_t offset, Running& state, float* acc,
+                           int64_t width, Unit* weights) {
+    const Vec scales = _mm512_set1_ps(queries.scale * kLog2E);
     for (int v = 0; v < kVecs; ++v) {
+      const Vec pressures = _mm512_load_ps(pressure + 16 * v);
       const Vec first_age = lane_numbers(offset + 16 * v);
       const Vec before = _mm512_load_ps(state.max + 16 * v);
       Vec largest = before;
       for (int64_t i = 0; i < kTile; ++i) {
         float* at = logits + i * kTile + 16 * v;
         const Vec age = _mm512_sub_ps(first_age, _mm512_set1_ps(static_cast<float>(i)));
-        Vec x = logit(_mm512_load_ps(at), scales, _mm512_set1_ps(fade[i]), age);
+        const Vec bias = Fading::bias(_mm512_set1_ps(fade[i]), age, pressures, queries.squarings);
+        Vec x = _mm512_fmadd_ps(_mm512_load_ps(at), scales, bias);
         if (offset == 0) x = _mm512_mask_blend_ps(not_future(age), _mm512_set1_ps(-kInfinity), x);
         largest = _mm512_max_ps(largest, x);
         _mm512_store_ps(at, x);
@@ -96,6 +133,8 @@ struct Kernels {
     const Buffer<float> acc = make_buffer<float>(padded * kTile);
     alignas(64) float logits[kTile * kTile];
     alignas(64) Unit weights[kTile / kPer * kTile];
+    alignas(64) float pressure[kTile] = {};
+    if (Fading::kCut) std::copy_n(queries.pressure + first, count, pressure);
     Running state;
     std::fill_n(state.max, kTile, -kInfinity);
     std::fill_n(state.sum, kTile, 0.0F);
@@ -109,7 +148,7 @@ struct Kernels {
           kTile, kTile, padded / kPer,
           {static_cast<const Unit*>(keys.k_rows) + from * padded / kPer, padded / kPer, 1},
           {lanes.get(), kTile}, {logits, kTile, false});
-      fold_weights(logits, keys.fade + from, queries.scale, first - from, state, acc.get(),
+      fold_weights(logits, keys.fade + from, queries, pressure, first - from, state, acc.get(),
                    keys.width, weights);
       multiply<Element>(keys.width, kTile, kTile / kPer,
                         {static_cast<const Unit*>(keys.v_units) + from / kPer * padded, 1, padded},
@@ -130,6 +169,7 @@ struct Kernels {
     Buffer<Unit> q_lanes, given_lanes;  // [P / kPer, 64] a tile: to contract over the width
     Buffer<Unit> q_units, given_units;  // [64 / kPer, P] a tile: to contract over queries
     Buffer<float> lse, common;          // [64] a tile: log2 of the softmax's sum; given . out
+    Buffer<float> pressure;             // [64] a tile
     Buffer<float> slope;                // [P, 64] a tile: gradient of q, transposed
   };
 
@@ -142,12 +182,15 @@ struct Kernels {
                    make_buffer<Unit>(count * padded / kPer),
                    make_buffer<float>(count),
                    make_buffer<float>(count),
+                   make_buffer<float>(count),
                    make_buffer<float>(count * padded)};
     std::fill_n(side.slope.get(), count * padded, 0.0F);
     std::fill_n(side.lse.get(), count, kInfinity);  // a query that is not there has no weights
     std::fill_n(side.common.get(), count, 0.0F);
+    std::fill_n(side.pressure.get(), count, 0.0F);
     const int64_t first = begin * kTile;
     const int64_t held = std::min(end * kTile, tokens) - first;
+    if (Fading::kCut) std::copy_n(queries.pressure + first, held, side.pressure.get());
     const Stored* q = static_cast<const Stored*>(queries.q) + first * queries.q_stride;
     const Stored* given = static_cast<const Stored*>(sums.given) + first * queries.out_stride;
     const Stored* out = static_cast<const Stored*>(sums.out) + first * queries.out_stride;
@@ -180,14 +223,22 @@ struct Kernels {
     alignas(64) float fade[kTile * 16];                  // gradient of log beta, 16 queries apart
   };
 
-  static void fill_slopes(Pair& pair, const float* fade, float scale, int64_t offset,
-                          const float* lse, const float* common) {
-    const Vec scales = _mm512_set1_ps(scale * kLog2E);
-    Vec first_age[kVecs], less[kVecs], shared[kVecs];
+  // What the queries of a tile bring; `to_pressure` [64] is added to.
+  struct QueryTile {
+    const float *lse, *common, *pressure;
+    float* to_pressure;
+  };
+
+  static void fill_slopes(Pair& pair, const float* fade, const RetentionQueries& queries,
+                          int64_t offset, const QueryTile& tile) {
+    const Vec scales = _mm512_set1_ps(queries.scale * kLog2E);
+    Vec first_age[kVecs], less[kVecs], shared[kVecs], pressure[kVecs], felt[kVecs];
     for (int v = 0; v < kVecs; ++v) {
+      pressure[v] = _mm512_loadu_ps(tile.pressure + 16 * v);
+      felt[v] = _mm512_setzero_ps();
       first_age[v] = lane_numbers(offset + 16 * v);
-      less[v] = _mm512_loadu_ps(lse + 16 * v);
-      shared[v] = _mm512_loadu_ps(common + 16 * v);
+      less[v] = _mm512_loadu_ps(tile.lse + 16 * v);
+      shared[v] = _mm512_loadu_ps(tile.common + 16 * v);
     }
     for (int64_t i = 0; i < kTile; i += kPer) {
       Vec slope[kPer][kVecs];
@@ -200,12 +251,15 @@ struct Kernels {
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
           const Vec age = _mm512_sub_ps(first_age[v], key);
-          const Vec x = logit(_mm512_load_ps(pair.products + row + 16 * v), scales, fades, age);
+          const Vec bias = Fading::bias(fades, age, pressure[v], queries.squarings);
+          const Vec x = _mm512_fmadd_ps(_mm512_load_ps(pair.products + row + 16 * v), scales, bias);
           weight[v] = exp2(_mm512_sub_ps(x, less[v]));
           if (offset == 0) weight[v] = _mm512_maskz_mov_ps(not_future(age), weight[v]);
           const Vec pull = _mm512_load_ps(pair.pulls + row + 16 * v);
           slope[j][v] = _mm512_mul_ps(weight[v], _mm512_sub_ps(pull, shared[v]));
-          sum = _mm512_fmadd_ps(slope[j][v], age, sum);
+          const Vec rate = Fading::slope(fades, age, pressure[v], queries.squarings);
+          sum = _mm512_fmadd_ps(slope[j][v], rate, sum);
+          if constexpr (Fading::kCut) felt[v] = _mm512_fmadd_ps(slope[j][v], rate, felt[v]);
         }
         _mm512_store_ps(pair.fade + (i + j) * 16, sum);
         Element::store_row(pair.weights + row / kPer, weight);
@@ -217,6 +271,11 @@ struct Kernels {
           Element::store_units(pair.slope_units + i / kPer * kTile + 16 * v, rows);
         }
     }
+    if constexpr (Fading::kCut)
+      for (int v = 0; v < kVecs; ++v) {
+        float* at = tile.to_pressure + 16 * v;
+        _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), felt[v]));
+      }
   }
 
   static void backward(const RetentionKeys& keys, const RetentionQueries& queries, int64_t begin,
@@ -226,6 +285,8 @@ struct Kernels {
     const auto pair_memory = make_buffer<Pair>(1);
     Pair& pair = pair_memory[0];
     const Unit* slope_units = kPer > 1 ? pair.slope_units : pair.slopes;
+    const Buffer<float> to_pressure = make_buffer<float>((end - begin) * kTile);
+    std::fill_n(to_pressure.get(), (end - begin) * kTile, 0.0F);
     for (int64_t other = 0; other < end; ++other) {
       const int64_t from = other * kTile;
       const auto of_keys = [&](const void* units) {
@@ -239,8 +300,9 @@ struct Kernels {
                           {side.q_lanes.get() + at * block, kTile}, {pair.products, kTile, false});
         multiply<Element>(kTile, kTile, padded / kPer, {of_keys(keys.v_rows), padded / kPer, 1},
                           {side.given_lanes.get() + at * block, kTile}, {pair.pulls, kTile, false});
-        fill_slopes(pair, keys.fade + from, queries.scale, tile * kTile - from,
-                    side.lse.get() + at * kTile, side.common.get() + at * kTile);
+        fill_slopes(pair, keys.fade + from, queries, tile * kTile - from,
+                    {side.lse.get() + at * kTile, side.common.get() + at * kTile,
+                     side.pressure.get() + at * kTile, to_pressure.get() + at * kTile});
         const bool add = tile > first;
         multiply<Element>(kTile, padded, kTile / kPer, {pair.weights, kTile / kPer, 1},
                           {side.given_units.get() + at * block, padded},
@@ -260,6 +322,7 @@ struct Kernels {
       const float* from = side.slope.get() + (t / kTile - begin) * padded * kTile + t % kTile;
       for (int64_t d = 0; d < width; ++d)
         to[d] = Element::from_float(queries.scale * from[d * kTile]);
+      if (Fading::kCut) sums.pressure[t] = to_pressure[t - begin * kTile];
     }
   }
 

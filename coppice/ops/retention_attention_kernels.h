@@ -18,6 +18,11 @@ struct RetentionInput {
   at::Tensor log_beta;  // [N, Hkv]
   std::span<const int64_t> cu_seqlens;
   double scale;
+  at::Tensor pressure;    // [N], type of log_beta: keys fade by the cut; undefined: by beta^age
+  int64_t squarings = 0;  // of the cut: its sharpness is 2^squarings
+
+  bool has_cut() const { return pressure.defined(); }
+  double sharpness() const { return static_cast<double>(int64_t{1} << squarings); }
 };
 
 struct RetentionOutput {
@@ -28,7 +33,13 @@ struct RetentionOutput {
 struct RetentionGradients {
   at::Tensor q, k, v;   // as the input's
   at::Tensor log_beta;  // [N, Hkv]
+  at::Tensor pressure;  // [N]; undefined without a cut
 };
+
+// to.log_beta and `pressure` [N] hold sums of slope times y / (1 + y); makes both gradients of
+// them.
+void finish_cut_gradients(const RetentionInput& input, const at::Tensor& pressure,
+                          RetentionGradients& to);
 
 // ATen operations on blocks of queries: any device and floating dtype.
 RetentionOutput retention_forward_blocks(const RetentionInput& input);
@@ -65,7 +76,7 @@ struct RetentionKeys {
   const void* k_units;  // backward only
   const void* v_rows;   // backward only
   const void* v_units;  // forward only
-  const float* fade;    // [tokens, padded]: log beta times log2(e)
+  const float* fade;    // [tokens, padded]: log beta times log2(e); with a cut |log beta|
 };
 
 // The queries of one document and query head. Strides in elements.
@@ -77,6 +88,8 @@ struct RetentionQueries {
   int64_t out_stride;
   float* lse;  // forward: written; backward: read
   int64_t lse_stride;
+  const float* pressure;  // [tokens]; with a cut
+  int64_t squarings;
 };
 
 // Sums of one document and query head over some of its queries.
@@ -86,7 +99,8 @@ struct RetentionSums {
   void* q;          // gradient of q of these queries, strides as q's
   float* k;         // [tokens, padded; P]: of keys up to the last of these queries
   float* v;         // [tokens, padded; P]
-  float* log_beta;  // [tokens, padded]
+  float* log_beta;  // [tokens, padded]; with a cut of slope y / (1 + y)
+  float* pressure;  // [tokens], of these queries; with a cut, of the same
 };
 
 struct RetentionKernels {
@@ -100,8 +114,8 @@ struct RetentionKernels {
                    int64_t end, const RetentionSums& sums);
 };
 
-// Null where this processor lacks the instructions.
-const RetentionKernels* float_retention_kernels();     // AVX-512
-const RetentionKernels* bfloat16_retention_kernels();  // AVX-512 with BF16
+// By beta^age, or by the cut. Null where this processor lacks the instructions.
+const RetentionKernels* float_retention_kernels(bool cut);     // AVX-512
+const RetentionKernels* bfloat16_retention_kernels(bool cut);  // AVX-512 with BF16
 
 }  // namespace coppice::ops

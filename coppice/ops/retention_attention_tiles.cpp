@@ -17,9 +17,10 @@ constexpr float kLog2E = 1.44269504088896F;
 // A key that is gone at age 1; finite, so that age 0 times it is 0.
 constexpr float kGone = -1e30F;
 
-const RetentionKernels* kernels_for(at::ScalarType type) {
-  if (type == at::kFloat) return float_retention_kernels();
-  if (type == at::kBFloat16) return bfloat16_retention_kernels();
+const RetentionKernels* kernels_for(const RetentionInput& input) {
+  const at::ScalarType type = input.q.scalar_type();
+  if (type == at::kFloat) return float_retention_kernels(input.has_cut());
+  if (type == at::kBFloat16) return bfloat16_retention_kernels(input.has_cut());
   return nullptr;
 }
 
@@ -80,8 +81,10 @@ class PackedKeys final {
                  const_cast<void*>(to.v_units));
     const float* log_beta = in_.log_beta.const_data_ptr<float>() + begin * heads_ + head;
     float* const fade = fade_of(document, head);
-    for (int64_t t = 0; t < to.tokens; ++t)
-      fade[t] = std::max(log_beta[t * heads_] * kLog2E, kGone);
+    for (int64_t t = 0; t < to.tokens; ++t) {
+      const float here = log_beta[t * heads_];
+      fade[t] = in_.has_cut() ? std::min(-here, -kGone) : std::max(here * kLog2E, kGone);
+    }
   }
 
   const RetentionInput& in_;
@@ -101,7 +104,9 @@ RetentionQueries queries_of(const RetentionInput& in, const RetentionOutput& out
           bytes_of(output.out) + at,
           heads * width,
           output.lse.data_ptr<float>() + begin * heads + head,
-          heads};
+          heads,
+          in.has_cut() ? in.pressure.const_data_ptr<float>() + begin : nullptr,
+          in.squarings};
 }
 
 // Tiles [begin, end) of the queries of one document and head.
@@ -143,6 +148,7 @@ struct Backward {
   const RetentionGradients& to;
   at::Tensor k, v;      // [heads of a range, parts, padded tokens, P]
   at::Tensor log_beta;  // [heads of a range, parts, padded tokens]
+  at::Tensor pressure;  // [Hq, N], with a cut
 
   int64_t group() const { return in.q.size(1) / in.k.size(1); }
   // Place of a document's first key in the sums of one query head of the range and part.
@@ -162,7 +168,10 @@ void run_part(const Backward& b, const HeadRange& range, const Work& work) {
   b.kernels.backward(b.keys.of(work.document, head / b.group()), queries, work.begin, work.end,
                      {bytes_of(b.gradient) + at, queries.out, bytes_of(b.to.q) + at,
                       b.k.data_ptr<float>() + row * padded, b.v.data_ptr<float>() + row * padded,
-                      b.log_beta.data_ptr<float>() + row});
+                      b.log_beta.data_ptr<float>() + row,
+                      b.in.has_cut() ? b.pressure.data_ptr<float>() + head * b.in.q.size(0) +
+                                           b.in.cu_seqlens[work.document]
+                                     : nullptr});
 }
 
 // Gradient of the keys of one tile and KV head: over the group and its parts, in their order.
@@ -217,11 +226,11 @@ void run_range(const Backward& b, const HeadRange& range) {
 }  // namespace
 
 bool has_retention_tiles(const RetentionInput& input) {
-  return input.q.device().is_cpu() && kernels_for(input.q.scalar_type()) != nullptr;
+  return input.q.device().is_cpu() && kernels_for(input) != nullptr;
 }
 
 RetentionOutput retention_forward_tiles(const RetentionInput& in) {
-  const RetentionKernels& kernels = *kernels_for(in.q.scalar_type());
+  const RetentionKernels& kernels = *kernels_for(in);
   const int64_t group = in.q.size(1) / in.k.size(1);
   RetentionOutput result;
   result.out = at::empty_like(in.q);
@@ -245,28 +254,34 @@ RetentionOutput retention_forward_tiles(const RetentionInput& in) {
 
 RetentionGradients retention_backward_tiles(const RetentionInput& in, const RetentionOutput& output,
                                             const at::Tensor& gradient) {
-  const RetentionKernels& kernels = *kernels_for(in.q.scalar_type());
+  const RetentionKernels& kernels = *kernels_for(in);
   const PackedKeys keys(in, kernels, true);
-  RetentionGradients to{at::empty_like(in.q), at::empty_like(in.k, at::kFloat),
-                        at::empty_like(in.v, at::kFloat), at::empty_like(in.log_beta)};
+  RetentionGradients to{at::empty_like(in.q),
+                        at::empty_like(in.k, at::kFloat),
+                        at::empty_like(in.v, at::kFloat),
+                        at::empty_like(in.log_beta),
+                        {}};
   const int64_t kv_heads = in.k.size(1), padded = padded_width(in.q.size(2));
   const int64_t rows =
       in.q.size(1) / kv_heads * kParts * keys.tiles() * kRetentionTile;  // a KV head
   const int64_t bytes = std::max<int64_t>(rows * (2 * padded + 1) * 4, 1);
   const int64_t together = std::clamp<int64_t>(kSumBytes / bytes, 1, kv_heads);
-  const Backward backward{in,
-                          output,
-                          gradient,
-                          kernels,
-                          keys,
-                          to,
-                          at::empty({together * rows * padded}, at::kFloat),
-                          at::empty({together * rows * padded}, at::kFloat),
-                          at::empty({together * rows}, at::kFloat)};
+  const Backward backward{
+      in,
+      output,
+      gradient,
+      kernels,
+      keys,
+      to,
+      at::empty({together * rows * padded}, at::kFloat),
+      at::empty({together * rows * padded}, at::kFloat),
+      at::empty({together * rows}, at::kFloat),
+      in.has_cut() ? at::empty({in.q.size(1), in.q.size(0)}, at::kFloat) : at::Tensor()};
   for (int64_t h = 0; h < kv_heads; h += together)
     run_range(backward, {h, std::min(h + together, kv_heads)});
   to.k = to.k.to(in.k.scalar_type());
   to.v = to.v.to(in.v.scalar_type());
+  if (in.has_cut()) finish_cut_gradients(in, backward.pressure.sum(0), to);
   return to;
 }
 

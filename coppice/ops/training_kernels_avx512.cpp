@@ -34,7 +34,8 @@ namespace coppice::ops {
 namespace {
 constexpr DistillKernels kDistill = Distill<FloatElement>::kAll;
 constexpr NeedKernels kNeed = Need<FloatElement>::kAll;
-constexpr RetentionKernels kRetention = Kernels<FloatElement>::kAll;
+constexpr RetentionKernels kRetention = Kernels<FloatElement, ByPower>::kAll;
+constexpr RetentionKernels kCut = Kernels<FloatElement, ByCut>::kAll;
 }  // namespace
 }  // namespace coppice::ops
 
@@ -47,7 +48,9 @@ bool can_run() { return cpu_level() >= CpuLevel::kAvx512; }
 
 const DistillKernels* float_distill_kernels() { return can_run() ? &kDistill : nullptr; }
 const NeedKernels* float_need_kernels() { return can_run() ? &kNeed : nullptr; }
-const RetentionKernels* float_retention_kernels() { return can_run() ? &kRetention : nullptr; }
+const RetentionKernels* float_retention_kernels(bool cut) {
+  return can_run() ? cut ? &kCut : &kRetention : nullptr;
+}
 
 }  // namespace coppice::ops
 
@@ -56,7 +59,7 @@ const RetentionKernels* float_retention_kernels() { return can_run() ? &kRetenti
 namespace coppice::ops {
 const DistillKernels* float_distill_kernels() { return nullptr; }
 const NeedKernels* float_need_kernels() { return nullptr; }
-const RetentionKernels* float_retention_kernels() { return nullptr; }
+const RetentionKernels* float_retention_kernels(bool) { return nullptr; }
 }  // namespace coppice::ops
 
 #endif

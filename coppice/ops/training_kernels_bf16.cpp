@@ -34,7 +34,8 @@ namespace coppice::ops {
 namespace {
 constexpr DistillKernels kDistill = Distill<BrainElement>::kAll;
 constexpr NeedKernels kNeed = Need<BrainElement>::kAll;
-constexpr RetentionKernels kRetention = Kernels<BrainElement>::kAll;
+constexpr RetentionKernels kRetention = Kernels<BrainElement, ByPower>::kAll;
+constexpr RetentionKernels kCut = Kernels<BrainElement, ByCut>::kAll;
 }  // namespace
 }  // namespace coppice::ops
 
@@ -50,7 +51,9 @@ bool can_run() {
 
 const DistillKernels* bfloat16_distill_kernels() { return can_run() ? &kDistill : nullptr; }
 const NeedKernels* bfloat16_need_kernels() { return can_run() ? &kNeed : nullptr; }
-const RetentionKernels* bfloat16_retention_kernels() { return can_run() ? &kRetention : nullptr; }
+const RetentionKernels* bfloat16_retention_kernels(bool cut) {
+  return can_run() ? cut ? &kCut : &kRetention : nullptr;
+}
 
 }  // namespace coppice::ops
 
@@ -59,7 +62,7 @@ const RetentionKernels* bfloat16_retention_kernels() { return can_run() ? &kRete
 namespace coppice::ops {
 const DistillKernels* bfloat16_distill_kernels() { return nullptr; }
 const NeedKernels* bfloat16_need_kernels() { return nullptr; }
-const RetentionKernels* bfloat16_retention_kernels() { return nullptr; }
+const RetentionKernels* bfloat16_retention_kernels(bool) { return nullptr; }
 }  // namespace coppice::ops
 
 #endif

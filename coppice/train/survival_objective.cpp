@@ -11,19 +11,13 @@
 #include "coppice/nn/attention.h"
 #include "coppice/nn/decoder_layer.h"
 #include "coppice/ops/retention_attention.h"
+#include "coppice/train/teacher.h"
 
 namespace coppice {
 namespace {
 
 constexpr int64_t kMiddleCut = 1;       // of ops::kNeedCuts
 constexpr double kShortestFade = 1e-9;  // of -log beta, in the logarithm
-
-std::vector<nn::DecoderLayer*> decoder_layers(const Model& model) {
-  std::vector<nn::DecoderLayer*> layers;
-  for (const auto& module : model.modules(/*include_self=*/false))
-    if (auto* layer = module->as<nn::DecoderLayer>()) layers.push_back(layer);
-  return layers;
-}
 
 at::Tensor output_weight(const Model& model, int64_t layer) {
   const std::string name = fmt::format("model.layers.{}.self_attn.o_proj.weight", layer);
