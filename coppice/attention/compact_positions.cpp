@@ -1,19 +1,16 @@
 #include "coppice/attention/compact_positions.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/where.h>
-
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/parallel.h"
 
 namespace coppice {
 namespace {
-
-constexpr int64_t kBlocksAtOnce = 4;
 
 int64_t longest_row(const KvCache& cache, SequenceId sequence) {
   int64_t longest = 0;
@@ -23,51 +20,77 @@ int64_t longest_row(const KvCache& cache, SequenceId sequence) {
   return longest;
 }
 
-// positions [L] -> [L] int64: how many of them are greater.
-at::Tensor newer_entries(const at::Tensor& positions) {
-  return positions.argsort(/*dim=*/0, /*descending=*/true).argsort();
+// The blocks of one row on the CPU: block b of the row is number ids[b] of these arrays.
+struct RowData {
+  std::span<const int32_t> ids;
+  int64_t length;
+  const int32_t* positions;  // [blocks, 16]
+  int32_t* rotary;           // [blocks, 16]
+  void* keys;                // [blocks, D, 16]
+};
+
+// Turns the keys of one block [D, 16] from the positions `from` to the positions `to`. Angles are
+// rounded to float32 as the model rounds them (ops/rope.h), so that a key turned on is the key
+// rotated afresh.
+template <typename T>
+void turn_block(T* keys, std::span<const float> inv_freq, const int32_t* from, const int32_t* to) {
+  const auto half = static_cast<int64_t>(inv_freq.size());
+  for (int64_t j = 0; j < half; ++j)
+    for (int64_t e = 0; e < kBlockEntries; ++e) {
+      if (from[e] == to[e]) continue;
+      const float frequency = inv_freq[static_cast<std::size_t>(j)];
+      const double turn = static_cast<double>(static_cast<float>(to[e]) * frequency) -
+                          static_cast<double>(static_cast<float>(from[e]) * frequency);
+      const double cos = std::cos(turn), sin = std::sin(turn);
+      T& low = keys[j * kBlockEntries + e];
+      T& high = keys[(half + j) * kBlockEntries + e];
+      const auto before = static_cast<double>(static_cast<float>(low));
+      const auto other = static_cast<double>(static_cast<float>(high));
+      low = static_cast<T>(static_cast<float>(before * cos - other * sin));
+      high = static_cast<T>(static_cast<float>(other * cos + before * sin));
+    }
 }
 
-// Angles are rounded to float32 as the model rounds them (ops/rope.h), so that a key turned on is
-// the key rotated afresh. positions [S] -> [S, D/2] float64.
-at::Tensor angles(const at::Tensor& positions, const at::Tensor& inv_freq) {
-  return (positions.to(at::kFloat).unsqueeze(1) * inv_freq).to(at::kDouble);
-}
-
-// keys [blocks, D, 16], turned by the angles turn [blocks x 16, D/2].
-at::Tensor turned(const at::Tensor& keys, const at::Tensor& turn) {
-  const int64_t half = keys.size(1) / 2;
-  const at::Tensor by = turn.view({keys.size(0), kBlockEntries, half}).transpose(1, 2);
-  const at::Tensor low = keys.narrow(1, 0, half).to(at::kDouble);
-  const at::Tensor high = keys.narrow(1, half, half).to(at::kDouble);
-  const at::Tensor cos = by.cos();
-  const at::Tensor sin = by.sin();
-  return at::cat({low * cos - high * sin, high * cos + low * sin}, 1).to(keys.scalar_type());
-}
-
-void compact_row(KvCache& cache, const BlockTable& row, const at::Tensor& inv_freq, int64_t next) {
-  const auto count = static_cast<int64_t>(row.blocks.size());
-  const at::Tensor blocks =
-      at::from_blob(const_cast<int32_t*>(row.blocks.data()), {count}, at::kInt)
-          .to(cache.keys().device(), at::kLong);
-  const at::Tensor positions = cache.positions().index_select(0, blocks).flatten();
-  const at::Tensor old = cache.rotary_positions().index_select(0, blocks).flatten();
+// Plain loops: a stream without end holds no more memory at its end than at its start.
+template <typename T>
+void compact_row(const RowData& row, std::span<const float> inv_freq, int64_t next) {
+  const auto slot = [&](int64_t entry) {
+    return static_cast<int64_t>(row.ids[static_cast<std::size_t>(entry / kBlockEntries)]) *
+               kBlockEntries +
+           entry % kBlockEntries;
+  };
+  std::vector<int32_t> newest_first(static_cast<std::size_t>(row.length));
+  std::iota(newest_first.begin(), newest_first.end(), 0);
+  std::sort(newest_first.begin(), newest_first.end(),
+            [&](int32_t a, int32_t b) { return row.positions[slot(a)] > row.positions[slot(b)]; });
+  std::vector<int32_t> renumbered(row.ids.size() * kBlockEntries);
   // Slots behind the row's end keep what they hold.
-  at::Tensor renumbered = old.clone();
-  renumbered.narrow(0, 0, row.length)
-      .copy_((next - 1 - newer_entries(positions.narrow(0, 0, row.length))).clamp_min(0));
-  const at::Tensor inside = at::arange(count * kBlockEntries, blocks.options()) < row.length;
-  const at::Tensor turn =
-      at::where(inside.unsqueeze(1), angles(renumbered, inv_freq) - angles(old, inv_freq), 0.0);
-  // A few blocks at a time: scratch of one small size, which the allocator reuses whatever the
-  // row's length, so that a stream without end holds no more memory at its end than at its start.
-  for (int64_t first = 0; first < count; first += kBlocksAtOnce) {
-    const int64_t part = std::min(kBlocksAtOnce, count - first);
-    const at::Tensor ids = blocks.narrow(0, first, part);
-    const at::Tensor by = turn.narrow(0, first * kBlockEntries, part * kBlockEntries);
-    cache.keys().index_copy_(0, ids, turned(cache.keys().index_select(0, ids), by));
+  for (std::size_t i = 0; i < renumbered.size(); ++i)
+    renumbered[i] = row.rotary[slot(static_cast<int64_t>(i))];
+  for (int64_t r = 0; r < row.length; ++r)
+    renumbered[static_cast<std::size_t>(newest_first[static_cast<std::size_t>(r)])] =
+        static_cast<int32_t>(std::max<int64_t>(next - 1 - r, 0));
+  const int64_t block_numbers = 2 * static_cast<int64_t>(inv_freq.size()) * kBlockEntries;
+  for (std::size_t b = 0; b < row.ids.size(); ++b) {
+    int32_t* const old = row.rotary + row.ids[b] * kBlockEntries;
+    const int32_t* const now = renumbered.data() + b * kBlockEntries;
+    turn_block(static_cast<T*>(row.keys) + row.ids[b] * block_numbers, inv_freq, old, now);
+    std::copy_n(now, kBlockEntries, old);
   }
-  cache.rotary_positions().index_copy_(0, blocks, renumbered.view({count, kBlockEntries}));
+}
+
+void compact_row(at::ScalarType type, const RowData& row, std::span<const float> inv_freq,
+                 int64_t next) {
+  switch (type) {
+    case at::kHalf:
+      return compact_row<c10::Half>(row, inv_freq, next);
+    case at::kBFloat16:
+      return compact_row<c10::BFloat16>(row, inv_freq, next);
+    case at::kFloat:
+      return compact_row<float>(row, inv_freq, next);
+    default:
+      fail_argument("compact positions: keys of type {}", at::toString(type));
+  }
 }
 
 }  // namespace
@@ -85,14 +108,27 @@ void compact_positions(KvCache& cache, SequenceId sequence, const at::Tensor& in
   if (trained_positions < 2)
     fail_argument("compact positions: expected a trained range of 2 or more, got {}",
                   trained_positions);
+  if (!cache.keys().device().is_cpu())
+    fail_argument("compact positions: expected keys on the CPU, got them on {}",
+                  cache.keys().device().str());
   COPPICE_CHECK(cache.tokens_in_pass(sequence) == 0, "compact positions: a pass is in progress");
   const int64_t next = std::min(longest_row(cache, sequence), trained_positions / 2);
-  const at::Tensor frequencies = inv_freq.to(cache.keys().device(), at::kFloat);
-  for (int64_t layer = 0; layer < cache.config().num_layers; ++layer)
-    for (int64_t head = 0; head < cache.config().num_kv_heads; ++head) {
-      const BlockTable& row = cache.row(sequence, layer, head);
-      if (row.length > 0) compact_row(cache, row, frequencies, next);
-    }
+  const at::Tensor frequencies = inv_freq.to(at::kCPU, at::kFloat).contiguous();
+  const std::span<const float> inv(frequencies.const_data_ptr<float>(),
+                                   static_cast<std::size_t>(frequencies.numel()));
+  const int64_t heads = cache.config().num_kv_heads;
+  const auto compact = [&](int64_t at) {
+    const BlockTable& row = cache.row(sequence, at / heads, at % heads);
+    if (row.length == 0) return;
+    compact_row(cache.keys().scalar_type(),
+                {row.blocks, row.length, cache.positions().const_data_ptr<int32_t>(),
+                 cache.rotary_positions().data_ptr<int32_t>(), cache.keys().data_ptr()},
+                inv, next);
+  };
+  const int64_t rows = cache.config().num_layers * heads;
+  ops::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) compact(at);
+  });
   cache.set_next_rotary(sequence, next);
 }
 

@@ -29,8 +29,8 @@ bool compaction_due(const KvCache& cache, SequenceId sequence, int64_t new_token
                     int64_t trained_positions);
 
 // Renumbers the sequence's rows. Afterwards cache.next_rotary(sequence) is P. inv_freq [D/2], the
-// model's frequencies, scaling included. Throws kInvalidArgument unless trained_positions >= 2 and
-// the sizes fit. REQUIRES: no pass in progress.
+// model's frequencies, scaling included. Throws kInvalidArgument unless trained_positions >= 2,
+// the sizes fit and the cache is on the CPU. REQUIRES: no pass in progress.
 void compact_positions(KvCache& cache, SequenceId sequence, const at::Tensor& inv_freq,
                        int64_t trained_positions);
 
