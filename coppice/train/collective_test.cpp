@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 
 #include "coppice/loader/safetensors_file.h"
+#include "coppice/train/budget_objective.h"
 #include "coppice/train/distill_objective.h"
 #include "coppice/train/train_testing.h"
 #include "coppice/train/trainer.h"
@@ -32,7 +34,9 @@ int free_port() {
 }
 
 // Three steps of a tiny run, whose state goes to `state_path` where this process is the first.
-void train_tiny(Collective& collective, const std::string& data, const std::string& state_path) {
+template <typename Loss>
+void train_tiny(Collective& collective, const std::string& data, const std::string& state_path,
+                const std::function<Loss(Model&)>& make_objective) {
   const Tokenizer tokenizer = byte_tokenizer();
   const DocumentEncoder encoder(tokenizer, nullptr);
   std::vector<DocumentFile> files;
@@ -40,7 +44,7 @@ void train_tiny(Collective& collective, const std::string& data, const std::stri
   DocumentStream stream(files, {}, encoder, {.length = 48});
   Packer packer(stream, 48, 6, 2);
   const std::shared_ptr<Model> model = tiny_model();
-  DistillObjective objective(*model, {.capacity = 6.0});
+  Loss objective = make_objective(*model);
   TrainerConfig config;
   config.steps = 3;
   config.batch_rows = 4;
@@ -51,6 +55,15 @@ void train_tiny(Collective& collective, const std::string& data, const std::stri
   EXPECT_TRUE(trainer.run());
 }
 
+void train_both(Collective& collective, const std::string& data, const std::string& state_path) {
+  train_tiny<DistillObjective>(collective, data, state_path, [](Model& model) {
+    return DistillObjective(model, {.capacity = 6.0});
+  });
+  train_tiny<BudgetObjective>(collective, data, state_path + "-cut", [](Model& model) {
+    return BudgetObjective(model, {.least = 6.0, .most = 16.0});
+  });
+}
+
 // One process of the test below, which starts this very program anew.
 TEST(CollectiveTest, DISABLED_Process) {
   const char* folder = std::getenv("COPPICE_TEST_FOLDER");
@@ -59,7 +72,7 @@ TEST(CollectiveTest, DISABLED_Process) {
   at::Tensor tensor = torch::full({3}, static_cast<double>(collective->rank() + 1));
   collective->sum(tensor);
   EXPECT_EQ(tensor[2].item<float>(), 3.0f);
-  train_tiny(*collective, std::string(folder) + "/data.jsonl", std::string(folder) + "/two");
+  train_both(*collective, std::string(folder) + "/data.jsonl", std::string(folder) + "/two");
 }
 
 pid_t start_process(const ScratchFolder& folder, int rank, int port) {
@@ -82,25 +95,27 @@ TEST(CollectiveTest, TwoProcessesEqualOne) {
   const int port = free_port();
   const pid_t first = start_process(folder, 0, port), second = start_process(folder, 1, port);
   const std::unique_ptr<Collective> single = make_single();
-  train_tiny(*single, folder.file("data.jsonl"), folder.file("one"));
+  train_both(*single, folder.file("data.jsonl"), folder.file("one"));
   for (const pid_t child : {first, second}) {
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
-  const SafetensorsFile one = SafetensorsFile::open(folder.file("one"));
-  const SafetensorsFile two = SafetensorsFile::open(folder.file("two"));
-  const auto values = [](const SafetensorsFile& file, const char* name) {
-    const auto bytes = file.find(name)->bytes;
-    return torch::from_blob(const_cast<std::byte*>(bytes.data()),
-                            {static_cast<int64_t>(bytes.size() / 4)}, torch::kFloat);
-  };
-  for (const char* name : {"values", "first_moment"}) {
-    const at::Tensor a = values(one, name), b = values(two, name);
-    EXPECT_LT((a - b).abs().max().item<double>(), 1e-6) << name;
-    EXPECT_GT(a.abs().max().item<double>(), 1e-4) << name;
+  for (const char* objective : {"", "-cut"}) {
+    const SafetensorsFile one = SafetensorsFile::open(folder.file("one") + objective);
+    const SafetensorsFile two = SafetensorsFile::open(folder.file("two") + objective);
+    const auto values = [](const SafetensorsFile& file, const char* name) {
+      const auto bytes = file.find(name)->bytes;
+      return torch::from_blob(const_cast<std::byte*>(bytes.data()),
+                              {static_cast<int64_t>(bytes.size() / 4)}, torch::kFloat);
+    };
+    for (const char* name : {"values", "first_moment"}) {
+      const at::Tensor a = values(one, name), b = values(two, name);
+      EXPECT_LT((a - b).abs().max().item<double>(), 1e-6) << name << objective;
+      EXPECT_GT(a.abs().max().item<double>(), 1e-4) << name << objective;
+    }
+    EXPECT_EQ(one.metadata().at("data"), two.metadata().at("data"));
   }
-  EXPECT_EQ(one.metadata().at("data"), two.metadata().at("data"));
 }
 
 TEST(CollectiveTest, OddEnvironmentsAreRefused) {

@@ -64,6 +64,21 @@ class TrainTest(unittest.TestCase):
         data = self.state(out)
         return data[8 + int.from_bytes(data[:8], "little"):]
 
+    def test_training_with_the_cut_of_budgets(self):
+        flags = ["--stage", 3, "--budgets", "8:24", "--sharpness", 4, "--sinks", 1]
+        done = self.train("cut.safetensors", "--json", *flags)
+        self.assertEqual(json.loads(done.stdout)["steps"], 8)
+        records = [json.loads(line) for line in (self.dir / "cut.safetensors.log.jsonl").read_text().splitlines()]
+        self.assertTrue(all(8 <= r["budget"] <= 24 for r in records))
+        self.assertTrue(any(r["kl"] > 0 for r in records))
+        self.assertTrue(all(len(r["kept_per_layer"]) == tiny_gguf.LAYERS for r in records))
+        for wrong, word in ((["--budgets", "24:8"], "budgets"), (["--sharpness", 5], "sharpness"),
+                            (["--budgets", "8:24x"], "budgets"), (["--recompute"], "--recompute")):
+            said = self.train("no.safetensors", *flags, *wrong, code=2).stderr
+            self.assertIn(word, said)
+        other = self.train("cut.safetensors", *flags, "--sinks", 2, code=2).stderr
+        self.assertIn("sinks", other)
+
     def test_a_run_leaves_a_gate_that_the_program_takes(self):
         done = self.train("g.safetensors", "--json", "--eval-data", self.held_out, "--eval-every", 4,
                           "--eval-context", 64, "--eval-budgets", "8,16")
