@@ -41,8 +41,9 @@ RetentionInput make_input(const at::Tensor& q, const at::Tensor& k, const at::Te
                           const at::Tensor& log_beta, std::span<const int64_t> cu_seqlens,
                           double scale) {
   const at::ScalarType fade = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return {q.contiguous(), k.contiguous(), v.contiguous(), log_beta.to(fade).contiguous(),
-          cu_seqlens,     scale};
+  // Finite, so that age 0 times it is 0.
+  const at::Tensor finite = log_beta.to(fade).clamp_min(-1e30).contiguous();
+  return {q.contiguous(), k.contiguous(), v.contiguous(), finite, cu_seqlens, scale};
 }
 
 struct RetentionFunction : torch::autograd::Function<RetentionFunction> {
