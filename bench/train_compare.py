@@ -151,21 +151,24 @@ class Comparison:
     def measure(self, length, repeats):
         fits = True
         for repeat in range(repeats):
-            say(f"{length} tokens, {repeat + 1} of {repeats}: coppice")
-            steps, peak = self.ours(length, 1 + self.args.steps, "bfloat16")
-            self.rows += rows_of(str(length), OURS, length, steps, peak)
+            say(f"{length} tokens, {repeat + 1} of {repeats}")
+            self.add(length, OURS, self.ours(length, 1 + self.args.steps, "bfloat16"))
             if fits:
-                say(f"{length} tokens, {repeat + 1} of {repeats}: plain PyTorch")
-                steps, peak = self.theirs(length, 1 + self.args.steps, "bfloat16", False)
-                fits = steps is not None
+                found = self.theirs(length, 1 + self.args.steps, "bfloat16", False)
+                fits = found[0] is not None
                 if fits:
-                    self.rows += rows_of(str(length), RIVAL, length, steps, peak)
+                    self.add(length, RIVAL, found)
             if not fits:
-                say(f"{length} tokens, {repeat + 1} of {repeats}: plain PyTorch, recomputing")
-                steps, peak = self.theirs(length, 1 + self.args.steps, "bfloat16", True)
-                if steps is None:
+                found = self.theirs(length, 1 + self.args.steps, "bfloat16", True)
+                if found[0] is None:
                     raise Failed(f"plain PyTorch runs out of memory at {length} tokens, even recomputing")
-                self.rows += rows_of(str(length), RECOMPUTING, length, steps, peak)
+                self.add(length, RECOMPUTING, found)
+
+    def add(self, length, engine, found):
+        rows = rows_of(str(length), engine, length, *found)
+        self.rows += rows
+        say(f"{engine}: " + ", ".join(f"{row['step_s']:.2f} s" for row in rows)
+            + f", {rows[0]['peak_bytes'] / GIB:.2f} GiB")
 
 
 def say(text):
@@ -232,7 +235,8 @@ def parse():
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 4096], help="tokens of a row")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each, in turns")
     parser.add_argument("--steps", type=int, default=1, help="timed in each process, after one that is not")
-    parser.add_argument("--capacity", type=float, default=64, help="entries per KV head of the capacity term")
+    parser.add_argument("--capacity", type=float, default=16,
+                        help="entries per KV head of the capacity term; few, so that it acts on a short row too")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--check-tokens", type=int, default=256, help="row of the check in float32")
     parser.add_argument("--check-steps", type=int, default=3)
