@@ -126,6 +126,9 @@ def table(results, budgets):
     for name, value, found in results:
         cells = []
         for budget in budgets:
+            if found[budget] is None:
+                cells.append("")
+                continue
             ratio, change, half = found[budget]
             cells.append(f"{ratio:.4f}" if name is None else f"{ratio:.4f} ({100 * change:+.2f} ± {100 * half:.2f} %)")
         title = "defaults" if name is None else NAMES[name]
@@ -157,12 +160,16 @@ def main():
     for changed, value, flags in settings(args.fast):
         found = {}
         for budget in args.budgets:
+            if flags["kv-sinks"] + flags["kv-recent"] > budget:  # would not fit
+                found[budget] = None
+                continue
             nlls = [runs.nll(name, text, args.policy, budget, flags) for name, text in texts]
             base.setdefault(budget, nlls)
             found[budget] = summary(nlls, full, base[budget])
         results.append((changed, value, found))
-        print(f"defaults: {NAMES.get(changed, 'the defaults')} {'' if value is None else value}: "
-              + ", ".join(f"{budget}: {found[budget][0]:.4f}" for budget in args.budgets), file=sys.stderr, flush=True)
+        print(f"defaults: {'as they are' if changed is None else f'{NAMES[changed]} {value}'}: "
+              + ", ".join(f"{budget}: {cell[0]:.4f}" for budget, cell in found.items() if cell),
+              file=sys.stderr, flush=True)
     print(f"Perplexity over that of the full cache: {args.policy}, {len(texts)} documents of {args.context} tokens, "
           "the last half scored; in brackets the change from the defaults and its 95 % interval\n")
     print("\n".join(table(results, args.budgets)))
