@@ -75,9 +75,9 @@ def judged(medians, goals=None):
     return result
 
 
-def goal_lines(medians):
+def goal_lines(medians, goals=None):
     lines = [f"{'goal':58}{'bound':>9}{'got':>9}"]
-    for goal, value in judged(medians):
+    for goal, value in judged(medians, goals):
         if value is not None:
             sign = "<=" if goal.at_most else ">="
             verdict = "" if goal.reached(value) else "   MISSED"

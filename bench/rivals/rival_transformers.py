@@ -5,14 +5,14 @@ Options: attention, sdpa or eager.
 
 import inspect
 import os
-import pathlib
 import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # pylint: disable=wrong-import-position
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, GgufConfig
+from gguf_folder import bfloat16_folder
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from worker import rates, serve
 
 transformers.logging.set_verbosity_error()
@@ -21,23 +21,8 @@ transformers.logging.set_verbosity_error()
 class Transformers:
     def __init__(self, settings):
         torch.set_num_threads(settings["threads"])
-        self.folder = self.convert(pathlib.Path(settings["model"]), pathlib.Path(settings["folder"]))
+        self.folder = bfloat16_folder(settings["model"], settings["folder"])
         self.model = None
-
-    @staticmethod
-    def convert(gguf, folder):
-        folder = folder / f"{gguf.stem}-{gguf.stat().st_size}-bf16"
-        if not (folder / "config.json").exists():
-            work = folder.with_name(f"{folder.name}.{os.getpid()}")
-            model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16,
-                                                         quantization_config=GgufConfig(dequantize=True))
-            model.save_pretrained(work)
-            AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(work)
-            try:
-                work.rename(folder)
-            except OSError:  # somebody else was faster
-                pass
-        return folder
 
     def open(self, attention):
         return AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16,

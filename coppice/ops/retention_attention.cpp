@@ -42,9 +42,9 @@ RetentionInput make_input(const at::Tensor& q, const at::Tensor& k, const at::Te
                           const at::Tensor& log_beta, const at::Tensor& pressure,
                           std::span<const int64_t> cu_seqlens, double scale, int64_t squarings) {
   const at::ScalarType fade = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  RetentionInput input{q.contiguous(), k.contiguous(),
-                       v.contiguous(), log_beta.to(fade).contiguous(),
-                       cu_seqlens,     scale};
+  // Finite, so that age 0 times it is 0.
+  const at::Tensor finite = log_beta.to(fade).clamp_min(-1e30).contiguous();
+  RetentionInput input{q.contiguous(), k.contiguous(), v.contiguous(), finite, cu_seqlens, scale};
   if (squarings > 0) input.pressure = pressure.to(fade).contiguous();
   input.squarings = squarings;
   return input;

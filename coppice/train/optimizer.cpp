@@ -51,7 +51,8 @@ AdamW::AdamW(const std::vector<NamedParameter>& parameters, const AdamOptions& o
 }
 
 double AdamW::clip(double max_norm) {
-  const double norm = gradients_.norm().item<double>();
+  // Squares of millions of small values, added up in float32, would come out short by 1 in 2,000.
+  const double norm = at::linalg_vector_norm(gradients_, 2, {}, false, at::kDouble).item<double>();
   if (std::isfinite(norm) && max_norm > 0 && norm > max_norm) gradients_.mul_(max_norm / norm);
   return norm;
 }
