@@ -139,8 +139,8 @@ class TrainingRun final {
 
   void write_gate(const TrainerConfig& config) {
     GateWeights gate = read_gate(*model_, first_.spec);
-    gate.spec.training =
-        training_record(options_, data_, last_steps(read_log(config.log_path), 50), config.json());
+    gate.spec.training = training_record(options_, data_, last_steps(read_log(config.log_path), 50),
+                                         config.json(), first_.spec.training);
     save_gate(options_.out, gate, StorageType::kBF16);
   }
 

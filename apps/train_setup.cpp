@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 
 #include "coppice/core/error.h"
@@ -58,6 +59,15 @@ std::string file_sha256(const std::string& path) {
   Sha256 hash;
   hash.update(file.bytes());
   return hash.finish();
+}
+
+// Gates are handed on; where their maker's files lie is nobody's business.
+std::string without_home(std::string text) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || std::string_view(home).size() < 2) return text;
+  for (std::size_t at = 0; (at = text.find(home, at)) != std::string::npos; ++at)
+    text.replace(at, std::string_view(home).size(), "~");
+  return text;
 }
 
 // What of the objective determines the run.
@@ -203,10 +213,18 @@ Json last_steps(const std::vector<Json>& records, std::size_t count) {
 }
 
 Json training_record(const TrainOptions& options, const TrainData& data, const Json& last,
-                     const Json& config) {
-  return {{"command", options.command_line}, {"config", config},
-          {"data", data.manifest},           {"started_from", options.init_from},
-          {"commit", checkout_commit()},     {"last_steps", last}};
+                     const Json& config, const Json& before) {
+  Json files = data.manifest;
+  for (Json& file : files) file["path"] = without_home(file["path"]);
+  Json from;
+  if (!options.init_from.empty())
+    from = {{"file", fs::path(options.init_from).filename().string()}, {"training", before}};
+  return {{"command", without_home(options.command_line)},
+          {"config", config},
+          {"data", files},
+          {"started_from", from},
+          {"commit", checkout_commit()},
+          {"last_steps", last}};
 }
 
 }  // namespace coppice

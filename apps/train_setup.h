@@ -40,8 +40,8 @@ Json run_identity(const TrainOptions& options, const TrainData& data, const Chec
 Json last_steps(const std::vector<Json>& records, std::size_t count);
 
 // What the gate file says of how it came to be. `last` is of last_steps, `config` of
-// TrainerConfig::json.
+// TrainerConfig::json, `before` the record of the gate that --init-from names.
 Json training_record(const TrainOptions& options, const TrainData& data, const Json& last,
-                     const Json& config);
+                     const Json& config, const Json& before);
 
 }  // namespace coppice

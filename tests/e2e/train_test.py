@@ -46,13 +46,23 @@ class TrainTest(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def flags(self, out, *more):
-        return [COPPICE, "train", "--model", self.model, "--data", str(self.data), "--out", str(self.dir / out),
+    def flags(self, out, *more, drop=()):
+        flags = [COPPICE, "train", "--model", self.model, "--data", str(self.data), "--out", str(self.dir / out),
                 "--length", "64", "--batch-rows", "2", "--steps", "8", "--width", "8", "--capacity", "24:12",
                 "--threads", "1", "--dtype", "float32", *map(str, more)]
+        for name in drop:
+            at = flags.index(name)
+            del flags[at:at + 2]
+        return flags
 
-    def train(self, out, *more, code=0):
-        done = subprocess.run(self.flags(out, *more), capture_output=True, text=True, check=False)
+    def record(self, out):
+        """How the gate came to be, as its file says."""
+        data = (self.dir / out).read_bytes()
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        return json.loads(header["__metadata__"]["training"])
+
+    def train(self, out, *more, code=0, drop=()):
+        done = subprocess.run(self.flags(out, *more, drop=drop), capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, code, f"{more}\n{done.stdout}\n{done.stderr}")
         return done
 
@@ -72,6 +82,11 @@ class TrainTest(unittest.TestCase):
         self.assertTrue(all(8 <= r["budget"] <= 24 for r in records))
         self.assertTrue(any(r["kl"] > 0 for r in records))
         self.assertTrue(all(len(r["kept_per_layer"]) == tiny_gguf.LAYERS for r in records))
+        self.train("next.safetensors", *flags, "--init-from", self.dir / "cut.safetensors", drop=("--width",))
+        record = self.record("next.safetensors")
+        self.assertEqual(record["started_from"]["file"], "cut.safetensors")
+        self.assertEqual(record["started_from"]["training"]["config"]["steps"], 8)
+        self.assertNotIn(os.path.expanduser("~") + "/", record["command"])
         for wrong, word in ((["--budgets", "24:8"], "budgets"), (["--sharpness", 5], "sharpness"),
                             (["--budgets", "8:24x"], "budgets"), (["--recompute"], "--recompute")):
             said = self.train("no.safetensors", *flags, *wrong, code=2).stderr
