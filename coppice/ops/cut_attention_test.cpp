@@ -35,8 +35,10 @@ at::Tensor cut_in_full(const at::Tensor& q, const at::Tensor& k, const at::Tenso
                     -heads_first(log_beta).unsqueeze(1),
                 sharpness);
     const at::Tensor keys = heads_first(k).repeat_interleave(group, 0);
-    const at::Tensor logits = at::matmul(heads_first(q), keys.transpose(1, 2)) * scale -
-                              at::log1p(y).repeat_interleave(group, 0);
+    const at::Tensor bias =
+        (-at::log1p(y)).masked_fill(y >= 4096, -std::numeric_limits<double>::infinity());
+    const at::Tensor logits =
+        at::matmul(heads_first(q), keys.transpose(1, 2)) * scale + bias.repeat_interleave(group, 0);
     const at::Tensor weights =
         at::softmax(logits.masked_fill(age < 0, -std::numeric_limits<double>::infinity()), -1);
     parts.push_back(
@@ -45,11 +47,12 @@ at::Tensor cut_in_full(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   return at::cat(parts, 0);
 }
 
-// Leaves: q, k, v, log beta, pressure.
-std::vector<at::Tensor> cut_leaves(const Case& c, at::ScalarType type) {
+// Leaves: q, k, v, log beta, pressure, which is e^-3 to e of `harder`.
+std::vector<at::Tensor> cut_leaves(const Case& c, at::ScalarType type, double harder = 1.0) {
   const Inputs in = random_inputs(c, type);
   const at::Tensor pressure =
-      at::exp(at::rand({c.cu_seqlens.back()}, at::kDouble) * 4.0 - 3.0).to(in.log_beta.dtype());
+      (at::exp(at::rand({c.cu_seqlens.back()}, at::kDouble) * 4.0 - 3.0) * harder)
+          .to(in.log_beta.dtype());
   pressure.slice(0, 0, 3).zero_();     // queries under no pressure
   in.log_beta.slice(0, 0, 1).zero_();  // a key that never fades
   return {in.q, in.k, in.v, in.log_beta, pressure};
@@ -84,6 +87,22 @@ TEST(CutAttention, equals_the_formula) {
     expect_same_gradients(cut_leaves(c, at::kBFloat16), fast, formula, 0.02);
     sharpness *= 2;
   }
+}
+
+// Most keys are gone for most queries, so tiles of keys are gathered.
+TEST(CutAttention, equals_the_formula_where_little_is_left) {
+  for (const Case& c : {kRagged[2], kRagged[3]})
+    for (const auto& [type, tolerance] :
+         {std::pair{at::kFloat, 1e-4}, std::pair{at::kBFloat16, 0.02}})
+      expect_same_gradients(
+          cut_leaves(c, type, 50.0),
+          [&](const std::vector<at::Tensor>& x) {
+            return cut_attention(x[0], x[1], x[2], x[3], x[4], c.cu_seqlens, 0.2, 8);
+          },
+          [&](const std::vector<at::Tensor>& x) {
+            return cut_in_full(x[0], x[1], x[2], x[3], x[4], c.cu_seqlens, 0.2, 8);
+          },
+          tolerance);
 }
 
 TEST(CutAttention, without_pressure_is_plain_attention) {

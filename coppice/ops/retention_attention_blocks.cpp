@@ -57,7 +57,7 @@ Block make_block(const RetentionInput& in, int64_t first, int64_t begin, int64_t
   if (in.has_cut()) {
     at::Tensor y = bias.neg() * in.pressure.slice(0, begin, end).unsqueeze(1);
     for (int64_t i = 0; i < in.squarings; ++i) y = y * y;
-    bias = at::log1p(y).neg_();
+    bias = at::log1p(y).neg_().masked_fill_(y >= kCutEnd, -std::numeric_limits<double>::infinity());
     block.rate = 1.0 - 1.0 / (1.0 + y);
   }
   block.logits = at::matmul(block.q, block.k.transpose(2, 3)) * in.scale + bias;

@@ -2,6 +2,7 @@
 // where logits are concerned, so that the softmax needs no sum across lanes.
 #pragma once
 
+#include "coppice/ops/key_tiles_inl.h"
 #include "coppice/ops/tile_products_inl.h"
 
 namespace coppice::ops {
@@ -9,97 +10,40 @@ namespace {
 
 static_assert(kTile == kRetentionTile);
 
-// log2(1 + y) for y >= 0, infinity included; to 2e-7.
-inline Vec log2_one_plus(Vec y) {
-  const Vec one = _mm512_set1_ps(1.0F);
-  const Vec x = _mm512_add_ps(one, y);
-  const Vec m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
-  const Vec whole = _mm512_getexp_ps(_mm512_mul_ps(x, _mm512_set1_ps(4.0F / 3.0F)));
-  const Vec s = _mm512_div_ps(_mm512_sub_ps(m, one), _mm512_add_ps(m, one));
-  const Vec s2 = _mm512_mul_ps(s, s);
-  Vec p = _mm512_set1_ps(2 * kLog2E / 7);
-  for (float c : {2 * kLog2E / 5, 2 * kLog2E / 3, 2 * kLog2E})
-    p = _mm512_fmadd_ps(p, s2, _mm512_set1_ps(c));
-  return _mm512_fmadd_ps(p, s, whole);
-}
-
-// How keys fade, in units of log2. `age` may be negative where the caller masks.
-struct ByPower {  // beta^age
-  static constexpr bool kCut = false;
-  static Vec bias(Vec fade, Vec age, Vec, int64_t) { return _mm512_mul_ps(fade, age); }
-  // Its slope by log beta, up to what is common to the key.
-  static Vec slope(Vec, Vec age, Vec, int64_t) { return age; }
-};
-struct ByCut {  // 1 / (1 + y), y = (age |log beta| pressure)^(2^squarings)
-  static constexpr bool kCut = true;
-  static Vec passed(Vec fade, Vec age, Vec pressure, int64_t squarings) {
-    Vec y = _mm512_mul_ps(_mm512_mul_ps(age, pressure), fade);
-    for (int64_t i = 0; i < squarings; ++i) y = _mm512_mul_ps(y, y);
-    return y;
-  }
-  static Vec bias(Vec fade, Vec age, Vec pressure, int64_t squarings) {
-    return _mm512_sub_ps(_mm512_setzero_ps(),
-                         log2_one_plus(passed(fade, age, pressure, squarings)));
-  }
-  static Vec slope(Vec fade, Vec age, Vec pressure, int64_t squarings) {
-    const Vec one = _mm512_set1_ps(1.0F), y = passed(fade, age, pressure, squarings);
-    return _mm512_sub_ps(one, _mm512_div_ps(one, _mm512_add_ps(one, y)));
-  }
-};
-
 template <typename Element, typename Fading>
 struct Kernels {
   using Stored = typename Element::Stored;
   using Unit = typename Element::Unit;
+  using KeyTile = typename KeyTiles<Element, Fading>::KeyTile;
+  using Past = typename KeyTiles<Element, Fading>::Past;
   static constexpr int64_t kPer = Element::kPer;
-
-  static void pack(const void* x, int64_t stride, int64_t tokens, int64_t width, void* rows,
-                   void* units) {
-    const auto* from = static_cast<const Stored*>(x);
-    const int64_t padded = padded_width(width);
-    const int64_t all = retention_tiles(tokens) * kTile;
-    auto* to = static_cast<Stored*>(rows);
-    for (int64_t t = 0; to != nullptr && t < all; ++t) {
-      const int64_t held = t < tokens ? width : 0;
-      std::copy_n(from + t * stride, held, to + t * padded);
-      std::fill_n(to + t * padded + held, padded - held, Stored{});
-    }
-    to = static_cast<Stored*>(units);
-    for (int64_t t = 0; to != nullptr && t < all; ++t)
-      for (int64_t d = 0; d < padded; ++d)
-        to[(t / kPer * padded + d) * kPer + t % kPer] =
-            t < tokens && d < width ? from[t * stride + d] : Stored{};
-  }
 
   static __mmask16 not_future(Vec age) {
     return _mm512_cmp_ps_mask(age, _mm512_setzero_ps(), _CMP_GE_OQ);
   }
-  static Vec lane_numbers(int64_t first) {
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first))));
-  }
-
   struct Running {
     alignas(64) float max[kTile], sum[kTile];
   };
 
   // logits [64 keys, 64 queries] -> weights relative to the running maximum, as units; state and
-  // `acc` [width, 64] follow. `offset` is the first query's place less the first key's.
-  static void fold_weights(float* logits, const float* fade, const RetentionQueries& queries,
-                           const float* pressure, int64_t offset, Running& state, float* acc,
-                           int64_t width, Unit* weights) {
+  // `acc` [width, 64] follow. `first` is the first query's place; on the diagonal tile some keys
+  // are newer than some queries.
+  static void fold_weights(float* logits, const KeyTile& keys, const RetentionQueries& queries,
+                           const float* pressure, int64_t first, bool diagonal, Running& state,
+                           float* acc, int64_t width, Unit* weights) {
     const Vec scales = _mm512_set1_ps(queries.scale * kLog2E);
     for (int v = 0; v < kVecs; ++v) {
       const Vec pressures = _mm512_load_ps(pressure + 16 * v);
-      const Vec first_age = lane_numbers(offset + 16 * v);
+      const Vec places = lane_numbers(first + 16 * v);
       const Vec before = _mm512_load_ps(state.max + 16 * v);
       Vec largest = before;
       for (int64_t i = 0; i < kTile; ++i) {
         float* at = logits + i * kTile + 16 * v;
-        const Vec age = _mm512_sub_ps(first_age, _mm512_set1_ps(static_cast<float>(i)));
-        const Vec bias = Fading::bias(_mm512_set1_ps(fade[i]), age, pressures, queries.squarings);
+        const Vec age = _mm512_sub_ps(places, _mm512_set1_ps(keys.place[i]));
+        const Vec bias =
+            Fading::bias(_mm512_set1_ps(keys.fade[i]), age, pressures, queries.squarings);
         Vec x = _mm512_fmadd_ps(_mm512_load_ps(at), scales, bias);
-        if (offset == 0) x = _mm512_mask_blend_ps(not_future(age), _mm512_set1_ps(-kInfinity), x);
+        if (diagonal) x = _mm512_mask_blend_ps(not_future(age), _mm512_set1_ps(-kInfinity), x);
         largest = _mm512_max_ps(largest, x);
         _mm512_store_ps(at, x);
       }
@@ -142,16 +86,15 @@ struct Kernels {
     pack_lanes<Element>(static_cast<const Stored*>(queries.q) + first * queries.q_stride,
                         queries.q_stride, count, keys.width, padded, lanes.get());
     // The tile on the diagonal first: every query sees a key there, so the maximum is finite.
-    for (int64_t other = tile; other >= 0; --other) {
-      const int64_t from = other * kTile;
-      multiply<Element>(
-          kTile, kTile, padded / kPer,
-          {static_cast<const Unit*>(keys.k_rows) + from * padded / kPer, padded / kPer, 1},
-          {lanes.get(), kTile}, {logits, kTile, false});
-      fold_weights(logits, keys.fade + from, queries, pressure, first - from, state, acc.get(),
+    Past past(keys, queries, tile, /*backward=*/false);
+    for (int64_t other = -1; other < past.tiles(); ++other) {
+      const KeyTile key_tile =
+          other < 0 ? KeyTiles<Element, Fading>::tile_of(keys, tile) : past.load(other);
+      multiply<Element>(kTile, kTile, padded / kPer, {key_tile.k_rows, padded / kPer, 1},
+                        {lanes.get(), kTile}, {logits, kTile, false});
+      fold_weights(logits, key_tile, queries, pressure, first, other < 0, state, acc.get(),
                    keys.width, weights);
-      multiply<Element>(keys.width, kTile, kTile / kPer,
-                        {static_cast<const Unit*>(keys.v_units) + from / kPer * padded, 1, padded},
+      multiply<Element>(keys.width, kTile, kTile / kPer, {key_tile.v_units, 1, padded},
                         {weights, kTile}, {acc.get(), kTile, true});
     }
     for (int64_t t = 0; t < count; ++t) {
@@ -194,6 +137,7 @@ struct Kernels {
     const Stored* q = static_cast<const Stored*>(queries.q) + first * queries.q_stride;
     const Stored* given = static_cast<const Stored*>(sums.given) + first * queries.out_stride;
     const Stored* out = static_cast<const Stored*>(sums.out) + first * queries.out_stride;
+    const auto pack = KeyTiles<Element, Fading>::pack;
     pack(q, queries.q_stride, held, width, nullptr, side.q_units.get());
     pack(given, queries.out_stride, held, width, nullptr, side.given_units.get());
     for (int64_t t = 0; t < held; t += kTile) {
@@ -229,14 +173,14 @@ struct Kernels {
     float* to_pressure;
   };
 
-  static void fill_slopes(Pair& pair, const float* fade, const RetentionQueries& queries,
-                          int64_t offset, const QueryTile& tile) {
+  static void fill_slopes(Pair& pair, const KeyTile& keys, const RetentionQueries& queries,
+                          int64_t first, bool diagonal, const QueryTile& tile) {
     const Vec scales = _mm512_set1_ps(queries.scale * kLog2E);
-    Vec first_age[kVecs], less[kVecs], shared[kVecs], pressure[kVecs], felt[kVecs];
+    Vec places[kVecs], less[kVecs], shared[kVecs], pressure[kVecs], felt[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       pressure[v] = _mm512_loadu_ps(tile.pressure + 16 * v);
       felt[v] = _mm512_setzero_ps();
-      first_age[v] = lane_numbers(offset + 16 * v);
+      places[v] = lane_numbers(first + 16 * v);
       less[v] = _mm512_loadu_ps(tile.lse + 16 * v);
       shared[v] = _mm512_loadu_ps(tile.common + 16 * v);
     }
@@ -244,17 +188,17 @@ struct Kernels {
       Vec slope[kPer][kVecs];
       for (int64_t j = 0; j < kPer; ++j) {
         const int64_t row = (i + j) * kTile;
-        const Vec key = _mm512_set1_ps(static_cast<float>(i + j));
-        const Vec fades = _mm512_set1_ps(fade[i + j]);
+        const Vec key = _mm512_set1_ps(keys.place[i + j]);
+        const Vec fades = _mm512_set1_ps(keys.fade[i + j]);
         Vec weight[kVecs];
         Vec sum = _mm512_load_ps(pair.fade + (i + j) * 16);
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
-          const Vec age = _mm512_sub_ps(first_age[v], key);
+          const Vec age = _mm512_sub_ps(places[v], key);
           const Vec bias = Fading::bias(fades, age, pressure[v], queries.squarings);
           const Vec x = _mm512_fmadd_ps(_mm512_load_ps(pair.products + row + 16 * v), scales, bias);
           weight[v] = exp2(_mm512_sub_ps(x, less[v]));
-          if (offset == 0) weight[v] = _mm512_maskz_mov_ps(not_future(age), weight[v]);
+          if (diagonal) weight[v] = _mm512_maskz_mov_ps(not_future(age), weight[v]);
           const Vec pull = _mm512_load_ps(pair.pulls + row + 16 * v);
           slope[j][v] = _mm512_mul_ps(weight[v], _mm512_sub_ps(pull, shared[v]));
           const Vec rate = Fading::slope(fades, age, pressure[v], queries.squarings);
@@ -278,44 +222,97 @@ struct Kernels {
       }
   }
 
+  // One pair of tiles: adds to the gradient of the queries; `to_k` and `to_v` [64, P] are set or
+  // added to; pair.fade, a row a key, is added to.
+  struct PairStep {
+    const RetentionQueries& queries;
+    const QuerySide& side;
+    int64_t width, padded, begin;
+    float* to_pressure;
+
+    void run(Pair& pair, const KeyTile& key_tile, int64_t tile, bool diagonal, float* to_k,
+             float* to_v, bool add) const {
+      const int64_t at = tile - begin, block = kTile * padded / kPer;
+      const Unit* slope_units = kPer > 1 ? pair.slope_units : pair.slopes;
+      multiply<Element>(kTile, kTile, padded / kPer, {key_tile.k_rows, padded / kPer, 1},
+                        {side.q_lanes.get() + at * block, kTile}, {pair.products, kTile, false});
+      multiply<Element>(kTile, kTile, padded / kPer, {key_tile.v_rows, padded / kPer, 1},
+                        {side.given_lanes.get() + at * block, kTile}, {pair.pulls, kTile, false});
+      fill_slopes(pair, key_tile, queries, tile * kTile, diagonal,
+                  {side.lse.get() + at * kTile, side.common.get() + at * kTile,
+                   side.pressure.get() + at * kTile, to_pressure + at * kTile});
+      multiply<Element>(kTile, padded, kTile / kPer, {pair.weights, kTile / kPer, 1},
+                        {side.given_units.get() + at * block, padded}, {to_v, padded, add});
+      multiply<Element>(kTile, padded, kTile / kPer, {pair.slopes, kTile / kPer, 1},
+                        {side.q_units.get() + at * block, padded}, {to_k, padded, add});
+      multiply<Element>(width, kTile, kTile / kPer, {key_tile.k_units, 1, padded},
+                        {slope_units, kTile},
+                        {side.slope.get() + at * padded * kTile, kTile, true});
+    }
+  };
+
+  static float sum_of_fade(const Pair& pair, int64_t key) {
+    return _mm512_reduce_add_ps(_mm512_load_ps(pair.fade + key * 16));
+  }
+
+  // Keys outside: each key's sums stay in the cache while the queries pass by.
+  static void backward_by_keys(const RetentionKeys& keys, const PairStep& step, Pair& pair,
+                               int64_t end, const RetentionSums& sums) {
+    for (int64_t other = 0; other < end; ++other) {
+      const KeyTile key_tile = KeyTiles<Element, Fading>::tile_of(keys, other);
+      const int64_t from = other * kTile, first = std::max(other, step.begin);
+      std::fill_n(pair.fade, kTile * 16, 0.0F);
+      for (int64_t tile = first; tile < end; ++tile)
+        step.run(pair, key_tile, tile, tile == other, sums.k + from * step.padded,
+                 sums.v + from * step.padded, tile > first);
+      for (int64_t i = 0; i < kTile; ++i) sums.log_beta[from + i] = sum_of_fade(pair, i);
+    }
+  }
+
+  // Queries outside: of the keys before them only those that are still there are worked on.
+  static void backward_by_queries(const RetentionKeys& keys, const PairStep& step, Pair& pair,
+                                  int64_t end, const RetentionSums& sums) {
+    const int64_t padded = step.padded;
+    std::fill_n(sums.k, end * kTile * padded, 0.0F);
+    std::fill_n(sums.v, end * kTile * padded, 0.0F);
+    std::fill_n(sums.log_beta, end * kTile, 0.0F);
+    const Buffer<float> to_k = make_buffer<float>(kTile * padded);
+    const Buffer<float> to_v = make_buffer<float>(kTile * padded);
+    for (int64_t tile = step.begin; tile < end; ++tile) {
+      Past past(keys, step.queries, tile, /*backward=*/true);
+      for (int64_t other = -1; other < past.tiles(); ++other) {
+        const KeyTile key_tile =
+            other < 0 ? KeyTiles<Element, Fading>::tile_of(keys, tile) : past.load(other);
+        std::fill_n(pair.fade, kTile * 16, 0.0F);
+        step.run(pair, key_tile, tile, other < 0, to_k.get(), to_v.get(), false);
+        const int64_t held = other < 0 ? kTile : past.held(other);
+        for (int64_t i = 0; i < held; ++i) {
+          const auto key = static_cast<int64_t>(key_tile.place[i]);
+          add(to_k.get() + i * padded, padded, sums.k + key * padded);
+          add(to_v.get() + i * padded, padded, sums.v + key * padded);
+          sums.log_beta[key] += sum_of_fade(pair, i);
+        }
+      }
+    }
+  }
+
+  static void add(const float* from, int64_t padded, float* to) {
+    for (int64_t d = 0; d < padded; d += 16)
+      _mm512_storeu_ps(to + d, _mm512_add_ps(_mm512_loadu_ps(to + d), _mm512_loadu_ps(from + d)));
+  }
+
   static void backward(const RetentionKeys& keys, const RetentionQueries& queries, int64_t begin,
                        int64_t end, const RetentionSums& sums) {
-    const int64_t width = keys.width, padded = padded_width(width), block = kTile * padded / kPer;
+    const int64_t width = keys.width, padded = padded_width(width);
     const QuerySide side = pack_queries(queries, begin, end, keys.tokens, width, sums);
     const auto pair_memory = make_buffer<Pair>(1);
-    Pair& pair = pair_memory[0];
-    const Unit* slope_units = kPer > 1 ? pair.slope_units : pair.slopes;
     const Buffer<float> to_pressure = make_buffer<float>((end - begin) * kTile);
     std::fill_n(to_pressure.get(), (end - begin) * kTile, 0.0F);
-    for (int64_t other = 0; other < end; ++other) {
-      const int64_t from = other * kTile;
-      const auto of_keys = [&](const void* units) {
-        return static_cast<const Unit*>(units) + other * block;
-      };
-      std::fill_n(pair.fade, kTile * 16, 0.0F);
-      const int64_t first = std::max(other, begin);
-      for (int64_t tile = first; tile < end; ++tile) {
-        const int64_t at = tile - begin;
-        multiply<Element>(kTile, kTile, padded / kPer, {of_keys(keys.k_rows), padded / kPer, 1},
-                          {side.q_lanes.get() + at * block, kTile}, {pair.products, kTile, false});
-        multiply<Element>(kTile, kTile, padded / kPer, {of_keys(keys.v_rows), padded / kPer, 1},
-                          {side.given_lanes.get() + at * block, kTile}, {pair.pulls, kTile, false});
-        fill_slopes(pair, keys.fade + from, queries, tile * kTile - from,
-                    {side.lse.get() + at * kTile, side.common.get() + at * kTile,
-                     side.pressure.get() + at * kTile, to_pressure.get() + at * kTile});
-        const bool add = tile > first;
-        multiply<Element>(kTile, padded, kTile / kPer, {pair.weights, kTile / kPer, 1},
-                          {side.given_units.get() + at * block, padded},
-                          {sums.v + from * padded, padded, add});
-        multiply<Element>(kTile, padded, kTile / kPer, {pair.slopes, kTile / kPer, 1},
-                          {side.q_units.get() + at * block, padded},
-                          {sums.k + from * padded, padded, add});
-        multiply<Element>(width, kTile, kTile / kPer, {of_keys(keys.k_units), 1, padded},
-                          {slope_units, kTile},
-                          {side.slope.get() + at * padded * kTile, kTile, true});
-      }
-      for (int64_t i = 0; i < kTile; ++i)
-        sums.log_beta[from + i] = _mm512_reduce_add_ps(_mm512_load_ps(pair.fade + i * 16));
+    const PairStep step{queries, side, width, padded, begin, to_pressure.get()};
+    if constexpr (Fading::kCut) {
+      backward_by_queries(keys, step, pair_memory[0], end, sums);
+    } else {
+      backward_by_keys(keys, step, pair_memory[0], end, sums);
     }
     for (int64_t t = begin * kTile; t < std::min(end * kTile, keys.tokens); ++t) {
       Stored* to = static_cast<Stored*>(sums.q) + t * queries.q_stride;
@@ -326,7 +323,8 @@ struct Kernels {
     }
   }
 
-  static constexpr RetentionKernels kAll = {sizeof(Stored), pack, forward, backward};
+  static constexpr RetentionKernels kAll = {sizeof(Stored), KeyTiles<Element, Fading>::pack,
+                                            forward, backward};
 };
 
 }  // namespace

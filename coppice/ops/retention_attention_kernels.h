@@ -18,7 +18,7 @@ struct RetentionInput {
   at::Tensor log_beta;  // [N, Hkv]
   std::span<const int64_t> cu_seqlens;
   double scale;
-  at::Tensor pressure;    // [N], type of log_beta: keys fade by the cut; undefined: by beta^age
+  at::Tensor pressure{};  // [N], type of log_beta: keys fade by the cut; undefined: by beta^age
   int64_t squarings = 0;  // of the cut: its sharpness is 2^squarings
 
   bool has_cut() const { return pressure.defined(); }
@@ -69,6 +69,9 @@ inline int64_t retention_tiles(int64_t tokens) {
 }
 inline int64_t padded_width(int64_t width) { return (width + 15) / 16 * 16; }
 
+// With a cut, a key whose y has come to this is gone: its weight is zero.
+inline constexpr float kCutEnd = 4096.0F;
+
 // The keys of one document and KV head.
 struct RetentionKeys {
   int64_t tokens, width;
@@ -77,6 +80,9 @@ struct RetentionKeys {
   const void* v_rows;   // backward only
   const void* v_units;  // forward only
   const float* fade;    // [tokens, padded]: log beta times log2(e); with a cut |log beta|
+  const void* k;        // [tokens, width], as they are
+  const void* v;        // [tokens, width]
+  int64_t stride;       // of k and v, in elements
 };
 
 // The queries of one document and query head. Strides in elements.

@@ -62,22 +62,27 @@ class PackedKeys final {
             part(k_units_),
             part(v_rows_),
             part(v_units_),
-            fade_of(document, head)};
+            fade_of(document, head),
+            in_part(in_.k, document, head),
+            in_part(in_.v, document, head),
+            heads_ * in_.k.size(2)};
   }
 
  private:
+  const void* in_part(const at::Tensor& x, int64_t document, int64_t head) const {
+    const int64_t at = (in_.cu_seqlens[document] * heads_ + head) * x.size(2);
+    return bytes_of(x) + at * x.element_size();
+  }
   float* fade_of(int64_t document, int64_t head) const {
     return fade_.data_ptr<float>() + (head * tiles_ + first_tile_[document]) * kRetentionTile;
   }
 
   void fill(const RetentionKernels& kernels, int64_t document, int64_t head) const {
     const RetentionKeys to = of(document, head);
-    const int64_t stride = heads_ * to.width;
     const int64_t begin = in_.cu_seqlens[document];
-    const int64_t from = (begin * stride + head * to.width) * kernels.element_bytes;
-    kernels.pack(bytes_of(in_.k) + from, stride, to.tokens, to.width, const_cast<void*>(to.k_rows),
+    kernels.pack(to.k, to.stride, to.tokens, to.width, const_cast<void*>(to.k_rows),
                  const_cast<void*>(to.k_units));
-    kernels.pack(bytes_of(in_.v) + from, stride, to.tokens, to.width, const_cast<void*>(to.v_rows),
+    kernels.pack(to.v, to.stride, to.tokens, to.width, const_cast<void*>(to.v_rows),
                  const_cast<void*>(to.v_units));
     const float* log_beta = in_.log_beta.const_data_ptr<float>() + begin * heads_ + head;
     float* const fade = fade_of(document, head);
