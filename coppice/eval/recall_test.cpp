@@ -160,7 +160,7 @@ TEST_F(RecallTest, bad_options_are_refused) {
   const auto code = [&](const RecallOptions& options) { return code_of([&] { task(options); }); };
   EXPECT_EQ(code({.lengths = {}}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({.lengths = {20}}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({.lengths = {100}}), ErrorCode::kInvalidArgument);  // no room for text
+  EXPECT_EQ(code({.lengths = {64}}), ErrorCode::kInvalidArgument);  // no room for real text
   EXPECT_EQ(code({.lengths = {900}, .trials = 0}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({.lengths = {900}, .questions = 9}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({.lengths = {900}, .answer_tokens = 0}), ErrorCode::kInvalidArgument);
