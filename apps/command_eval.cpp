@@ -1,4 +1,5 @@
-// `coppice eval ppl`: perplexity of a text, with the cache that serving would have.
+// `coppice eval`: what a policy costs at a budget. Here `eval ppl`, the perplexity of a text with
+// the cache that serving would have; the grids of eval_grid.h have files of their own.
 
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "apps/eval_grid.h"
 #include "apps/report.h"
 #include "apps/runtime.h"
 #include "apps/usage.h"
@@ -119,6 +121,8 @@ void add_eval_command(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   ppl->callback([options] { eval_ppl(*options); });
+  add_eval_held_out(*eval);
+  add_eval_recall(*eval);
 }
 
 }  // namespace coppice

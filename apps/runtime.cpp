@@ -92,9 +92,13 @@ std::string model_path(const std::string& model) {
   return path.string();
 }
 
+std::string gate_path(const ModelOptions& options, Checkpoint& checkpoint) {
+  if (options.gate == "none") return {};
+  return options.gate.empty() ? shipped_gate(checkpoint) : options.gate;
+}
+
 std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& checkpoint) {
-  if (options.gate == "none") return std::nullopt;
-  const std::string path = options.gate.empty() ? shipped_gate(checkpoint) : options.gate;
+  const std::string path = gate_path(options, checkpoint);
   if (path.empty()) return std::nullopt;
   GateWeights gate = load_gate(path);
   GateBase base = sizes_of(checkpoint);

@@ -23,8 +23,11 @@ std::string model_path(const std::string& model);
 // stderr), or none.
 std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
 
-// The gate that --gate names, or the shipped one whose base-model hash is the checkpoint's; nullopt
-// when there is none. Throws when it does not fit the model.
+// The path of the gate that --gate names, or of the shipped one whose base-model hash is the
+// checkpoint's; empty when there is none.
+std::string gate_path(const ModelOptions& options, Checkpoint& checkpoint);
+
+// The gate of gate_path(); nullopt when there is none. Throws when it does not fit the model.
 std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& checkpoint);
 
 // The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to
@@ -46,8 +49,11 @@ class Runtime final {
   const ModelOptions& options() const { return options_; }
   const std::string& path() const { return path_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  const std::vector<int64_t>& end_token_ids() const { return end_token_ids_; }
   // Throws kNotFound when the model brings no template that can be used.
   const ChatTemplate& chat_template() const;
+  // Null then.
+  const ChatTemplate* find_chat_template() const { return template_ ? &*template_ : nullptr; }
   const std::shared_ptr<Model>& model() const { return model_; }
   CacheConfig cache() const;
   bool has_gate() const { return has_gate_; }

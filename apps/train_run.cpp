@@ -15,6 +15,7 @@
 #include "apps/train_setup.h"
 #include "apps/usage.h"
 #include "coppice/core/log.h"
+#include "coppice/core/rng.h"
 #include "coppice/engine/load_text.h"
 #include "coppice/ops/parallel.h"
 #include "coppice/train/plot.h"

@@ -22,4 +22,7 @@ class Rng final {
   std::mt19937_64 engine_;
 };
 
+// A number that depends on its arguments alone, well mixed: for choices that must be repeatable.
+uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b = 0);
+
 }  // namespace coppice

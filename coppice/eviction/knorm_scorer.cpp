@@ -13,9 +13,9 @@ class KnormScorer final : public Scorer {
   ScorerNeeds needs() const override { return {.key_norm = true}; }
   // Rounded to 13 of 23 bits: a token that stands twice has keys of one norm in the first layer,
   // and which of the two is kept must follow the rule for ties, not the last bits of a product.
-  float aux(float, std::span<const float> key) const override {
+  float aux(const ScoredEntry& entry) const override {
     float sum = 0.0f;
-    for (const float x : key) sum += x * x;
+    for (const float x : entry.key) sum += x * x;
     const auto bits = std::bit_cast<uint32_t>(std::sqrt(sum));
     return std::bit_cast<float>((bits + 0x200U) & ~0x3FFU);
   }

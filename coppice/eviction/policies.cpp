@@ -13,6 +13,7 @@ const std::vector<PolicyInfo>& policies() {
       {"full", "keeps everything; takes no budget", Scope::kGlobal, false, 0, 0},
       {"streaming", "the first tokens and the newest ones", Scope::kHead, false, 4, 0},
       {"knorm", "keys of low norm, per head", Scope::kHead, false, 0, 0},
+      {"random", "chance, per head; the floor of a comparison", Scope::kHead, false, 0, 0},
       {"trimkv", "retention gates, a fixed budget per head", Scope::kHead, true, 4, 0},
       {"dbtrimkv", "retention gates, one budget for all layers and heads", Scope::kGlobal, true, 4,
        0},

@@ -13,6 +13,7 @@ std::unique_ptr<Scorer> make_scorer(const EvictionConfig& config) {
   if (config.policy == "full") return nullptr;
   if (config.policy == "streaming") return make_streaming_scorer();
   if (config.policy == "knorm") return make_knorm_scorer();
+  if (config.policy == "random") return make_random_scorer(config.seed);
   if (config.policy == "trimkv" || config.policy == "dbtrimkv")
     return make_retention_scorer(config.lookahead, config.parity_reference);
   fail(ErrorCode::kInternal, "policy {} has no scorer", config.policy);
@@ -130,7 +131,7 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
 }
 
 void EvictionPolicy::note_appended(KvCache& cache, SequenceId sequence) {
-  if (!bounded() || (!needs().gate && !needs().key_norm)) return;
+  if (!bounded() || !needs().any()) return;
   COPPICE_CHECK(cache.pass_complete(sequence), "sequence {} has layers that were not appended",
                 sequence);
   const int64_t tokens = cache.tokens_in_pass(sequence);
@@ -142,17 +143,18 @@ void EvictionPolicy::note_appended(KvCache& cache, SequenceId sequence) {
   const std::span<const BlockTable> rows = cache.rows(sequence);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const int64_t first = rows[r].length - tokens;
-    const auto row = static_cast<int64_t>(r);
-    if (read_keys)
-      cache.read_keys(sequence, row / num_kv_heads_, row % num_kv_heads_, first, tokens, keys);
-    for (int64_t t = 0; t < tokens; ++t) {
-      std::span<const float> key;
+    ScoredEntry entry{.layer = static_cast<int64_t>(r) / num_kv_heads_,
+                      .head = static_cast<int64_t>(r) % num_kv_heads_,
+                      .position = cache.tokens_seen(sequence)};
+    if (read_keys) cache.read_keys(sequence, entry.layer, entry.head, first, tokens, keys);
+    for (int64_t t = 0; t < tokens; ++t, ++entry.position) {
       if (read_keys)
-        key = std::span(keys).subspan(static_cast<std::size_t>(t * width),
-                                      static_cast<std::size_t>(width));
-      values[static_cast<std::size_t>(t)] = scorer_->aux(log_betas[rows[r].slot(first + t)], key);
+        entry.key = std::span(keys).subspan(static_cast<std::size_t>(t * width),
+                                            static_cast<std::size_t>(width));
+      entry.log_beta = log_betas[rows[r].slot(first + t)];
+      values[static_cast<std::size_t>(t)] = scorer_->aux(entry);
     }
-    cache.set_aux(sequence, row / num_kv_heads_, row % num_kv_heads_, first, values);
+    cache.set_aux(sequence, entry.layer, entry.head, first, values);
   }
 }
 

@@ -48,6 +48,7 @@ struct EvictionConfig {
   std::optional<int64_t> recent = std::nullopt;
   int64_t floor = 0;      // entries each row keeps whatever the others hold; <= budget
   int64_t lookahead = 2;  // n of the retention score, for gated policies
+  uint64_t seed = 0;      // of policy random
   std::optional<Scope> scope = std::nullopt;  // unset: the policy's own
   // Gated policies as the published code runs them: evict when budget + buffer is reached, down to
   // the budget; ages as in make_retention_scorer.

@@ -115,6 +115,27 @@ TEST(EvictionPolicy, K01_positions_go_on_after_eviction) {
   EXPECT_EQ(sorted_positions(cache, id, 0, 0).back(), 300);
 }
 
+// What stays of chance is a fair draw of all tokens, however they were read.
+TEST(EvictionPolicy, random_keeps_early_tokens_as_often_as_late_ones) {
+  KvCache cache(sizes(2, 3));
+  int64_t early = 0, kept = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EvictionPolicy policy({.policy = "random", .budget_entries = 16, .seed = seed}, cache.config());
+    const SequenceId one = cache.add_sequence(), two = cache.add_sequence();
+    pass(cache, policy, one, 64, gated(-0.5f));
+    for (int i = 0; i < 8; ++i) pass(cache, policy, two, 8, gated(-0.25f));
+    for (int64_t row = 0; row < 6; ++row) {
+      const Positions positions = sorted_positions(cache, one, row / 3, row % 3);
+      EXPECT_EQ(positions, sorted_positions(cache, two, row / 3, row % 3));
+      for (const int32_t position : positions) early += position < 32 ? 1 : 0;
+      kept += static_cast<int64_t>(positions.size());
+    }
+    cache.remove_sequence(one), cache.remove_sequence(two);
+  }
+  EXPECT_EQ(kept, 20 * 6 * 16);
+  EXPECT_NEAR(static_cast<double>(early) / static_cast<double>(kept), 0.5, 0.05);
+}
+
 TEST(EvictionPolicy, K14_together_equals_alone) {
   const auto gate = [](int64_t l, int64_t h, int64_t p) {
     return -static_cast<float>((l * 31 + h * 17 + p * 7) % 23) / 64.0f;

@@ -15,8 +15,8 @@ class RetentionScorer final : public Scorer {
 
   std::string_view name() const override { return "retention"; }
   ScorerNeeds needs() const override { return {.gate = true}; }
-  float aux(float log_beta, std::span<const float>) const override {
-    return retention_tail(log_beta, lookahead_);
+  float aux(const ScoredEntry& entry) const override {
+    return retention_tail(entry.log_beta, lookahead_);
   }
   // Ages with their offset are at least 1, so minus infinity times an age is no NaN.
   ScoreForm form() const override {

@@ -14,6 +14,18 @@ namespace coppice {
 struct ScorerNeeds {
   bool gate = false;      // log_beta must come from a gate
   bool key_norm = false;  // aux holds the norm of the key, written at append
+  bool place = false;     // aux depends on where the entry stands
+
+  bool any() const { return gate || key_norm || place; }
+};
+
+// An entry as it is appended.
+struct ScoredEntry {
+  int64_t layer = 0;
+  int64_t head = 0;
+  int64_t position = 0;
+  float log_beta = 0.0f;
+  std::span<const float> key = {};  // [D]; empty where needs() does not name the key
 };
 
 // An entry's score, higher is kept, as a line in its age:
@@ -34,9 +46,8 @@ class Scorer {
   virtual std::string_view name() const = 0;
   virtual ScorerNeeds needs() const = 0;
   virtual ScoreForm form() const = 0;
-  // The number to keep per entry in aux, from its log_beta and key. k [D]; empty where needs() does
-  // not name the key.
-  virtual float aux(float log_beta, std::span<const float> key) const;
+  // The number to keep per entry in aux. Not asked for where needs() names nothing.
+  virtual float aux(const ScoredEntry& entry) const;
 };
 
 // The newest entries: score = -age. StreamingLLM (arXiv:2309.17453) with its sinks protected.
@@ -44,6 +55,11 @@ std::unique_ptr<Scorer> make_streaming_scorer();
 
 // Keys of low norm: score = -|k| (arXiv:2406.11430), of the key as it is stored.
 std::unique_ptr<Scorer> make_knorm_scorer();
+
+// Chance: a number in [0, 1) that depends on the seed and on layer, head and position alone, so
+// what stays of a head is a fair draw of all tokens so far, whatever the chunks. The floor of every
+// comparison.
+std::unique_ptr<Scorer> make_random_scorer(uint64_t seed);
 
 // Retention: the log of what an entry is expected to weigh over the next `lookahead` steps,
 //   log sum_{s=t+1}^{t+n} beta^(s-i) = (t + 1 - i) log beta + f(log beta),

@@ -15,7 +15,7 @@ float score_one(const Scorer& scorer, float log_beta, int64_t position, int64_t 
   const ScoreForm form = scorer.form();
   const float slope = form.slope_is_log_beta ? log_beta : form.slope;
   return (static_cast<float>(newest - position) + form.age_offset) * slope +
-         form.aux_weight * scorer.aux(log_beta, {});
+         form.aux_weight * scorer.aux({.log_beta = log_beta});
 }
 
 TEST(Retention, score_is_the_log_of_the_sum) {
@@ -88,14 +88,35 @@ TEST(Retention, worked_order_of_four_entries) {
 TEST(Knorm, aux_is_the_norm) {
   const auto scorer = make_knorm_scorer();
   const std::vector<float> key = {3, 4, 12};
-  const float norm = scorer->aux(0.0f, key);
+  const float norm = scorer->aux({.key = key});
   EXPECT_EQ(norm, 13.0f);
+  const auto norm_of = [&](const std::vector<float>& one) { return scorer->aux({.key = one}); };
   // Close norms tie on purpose; what is farther apart does not.
-  EXPECT_EQ(scorer->aux(0.0f, std::vector<float>{1.000001f}),
-            scorer->aux(0.0f, std::vector<float>{1.0f}));
-  EXPECT_GT(scorer->aux(0.0f, std::vector<float>{1.0005f}),
-            scorer->aux(0.0f, std::vector<float>{1.0f}));
-  EXPECT_NEAR(scorer->aux(0.0f, std::vector<float>{7.7f}), 7.7f, 7.7f / 8192);
+  EXPECT_EQ(norm_of({1.000001f}), norm_of({1.0f}));
+  EXPECT_GT(norm_of({1.0005f}), norm_of({1.0f}));
+  EXPECT_NEAR(norm_of({7.7f}), 7.7f, 7.7f / 8192);
+}
+
+TEST(Random, a_number_of_the_place_alone_and_evenly_spread) {
+  const auto scorer = make_random_scorer(7), again = make_random_scorer(7);
+  const auto other = make_random_scorer(8);
+  EXPECT_FALSE(scorer->needs().gate || scorer->needs().key_norm);
+  double sum = 0.0;
+  int below[10] = {};
+  constexpr int kPositions = 20'000;
+  for (int64_t position = 0; position < kPositions; ++position) {
+    const ScoredEntry entry{.layer = 3, .head = 1, .position = position, .log_beta = -1.0f};
+    const float score = scorer->aux(entry);
+    ASSERT_GE(score, 0.0f);
+    ASSERT_LT(score, 1.0f);
+    ASSERT_EQ(score, again->aux({.layer = 3, .head = 1, .position = position}));
+    ASSERT_NE(score, other->aux(entry));
+    ASSERT_NE(score, scorer->aux({.layer = 1, .head = 3, .position = position}));
+    sum += score;
+    ++below[static_cast<int>(score * 10)];
+  }
+  EXPECT_NEAR(sum / kPositions, 0.5, 0.01);  // five standard deviations
+  for (const int count : below) EXPECT_NEAR(count, kPositions / 10, 215);
 }
 
 }  // namespace

@@ -45,8 +45,11 @@ struct SetModel {
       std::vector<float> key;
       for (int64_t d = 0; d < kWidth; ++d)
         key.push_back(filler.key(filler.salt, layer, head, entry.position, d));
-      return -make_knorm_scorer()->aux(0.0f, key);  // its own rounding: Knorm.aux_is_the_norm
+      return -make_knorm_scorer()->aux({.key = key});  // its own rounding: Knorm.aux_is_the_norm
     }
+    if (config.policy == "random")
+      return make_random_scorer(config.seed)
+          ->aux({.layer = layer, .head = head, .position = entry.position});
     const float lb = filler.gate(layer, head, entry.position);
     const int64_t n = config.lookahead;
     int64_t age = seen - entry.position;  // t + 1 - i

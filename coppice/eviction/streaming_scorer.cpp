@@ -13,7 +13,7 @@ class StreamingScorer final : public Scorer {
 
 }  // namespace
 
-float Scorer::aux(float, std::span<const float>) const { return 0.0f; }
+float Scorer::aux(const ScoredEntry&) const { return 0.0f; }
 
 std::unique_ptr<Scorer> make_streaming_scorer() { return std::make_unique<StreamingScorer>(); }
 

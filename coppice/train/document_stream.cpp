@@ -11,14 +11,6 @@
 namespace coppice {
 namespace {
 
-// Mixes the bits of one number into another (the finaliser of SplitMix64).
-uint64_t scramble(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 std::vector<int64_t> shuffled(int64_t count, uint64_t seed) {
   std::vector<int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -28,10 +20,6 @@ std::vector<int64_t> shuffled(int64_t count, uint64_t seed) {
 }
 
 }  // namespace
-
-uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b) {
-  return scramble(scramble(scramble(seed) ^ a) ^ b);
-}
 
 DocumentStream::DocumentStream(const std::vector<DocumentFile>& files,
                                const std::vector<double>& weights, const DocumentEncoder& encoder,

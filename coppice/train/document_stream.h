@@ -78,7 +78,4 @@ class DocumentStream final {
   int64_t draws_ = 0;
 };
 
-// A number that depends on its arguments alone, well mixed: for choices that must be repeatable.
-uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b = 0);
-
 }  // namespace coppice

@@ -228,6 +228,74 @@ class CliTest(unittest.TestCase):
         self.assertNotEqual(full["perplexity"], less["perplexity"])
         self.assertEqual(less["kv"]["kept_entries"], 24 * ROWS)
 
+    def rows_of(self, path):
+        head, *rows = map(json.loads, pathlib.Path(path).read_text().splitlines())
+        return head["evaluation"], rows
+
+    def test_eval_held_out_resumes_and_refuses_another_configuration(self):
+        data, out = self.dir / "documents.jsonl", self.dir / "held-out.jsonl"
+        documents = [{"id": f"d{i}", "source": "test", "text": TEXT[i:]} for i in range(3)] + [{"id": "s", "text": "short"}]
+        data.write_text("".join(json.dumps(document) + "\n" for document in documents))
+        flags = ["eval", "held-out", "--model", self.model, "--data", data, "--contexts", 64, 128, "--documents", 2,
+                 "--policies", "streaming", "random", "--chunk", 16, "--out", out]
+        self.call(*flags, "--budgets", 16)
+        first = out.read_bytes()
+        shown = json.loads(self.call(*flags, "--budgets", 16, 24, "--json").stdout)
+        config, rows = self.rows_of(out)
+        self.assertTrue(out.read_bytes().startswith(first))
+        # Two documents of two contexts: the full cache and two budgets of two policies; and each policy with
+        # a budget that holds all of the first.
+        self.assertEqual(len(rows), 2 * 2 * (1 + 2 * 2) + 2)
+        self.assertEqual(shown["rows"], len(rows))
+        self.assertEqual(config["model_sha256"], hashlib.sha256(pathlib.Path(self.model).read_bytes()).hexdigest())
+        self.assertEqual(config["data_sha256"], hashlib.sha256(data.read_bytes()).hexdigest())
+        for row in rows:
+            self.assertEqual({key: row[key] for key in config}, config)
+            self.assertEqual(row["scored_tokens"], row["context"] // 2 - 1)
+            self.assertLessEqual(row["bytes_peak"], row["bytes_bound"])
+            if row["budget"] in (16, 24):
+                self.assertEqual(row["kept_entries"], row["budget"] * ROWS)
+        self.assertEqual(len(shown["summary"]), 2 * (1 + 2 * 2))
+        for group in shown["summary"]:
+            self.assertEqual(group["documents"], 2)
+            self.assertEqual(group["ratio"] == 1, group["policy"] == "full")
+        # Killed in the middle of a line.
+        whole = out.read_bytes()
+        out.write_bytes(whole[: len(whole) - 25])
+        again = json.loads(self.call(*flags, "--budgets", 16, 24, "--json").stdout)
+        self.assertEqual(again["summary"], shown["summary"])
+        self.assertEqual(len(self.rows_of(out)[1]), len(rows))
+        self.refuse(*flags, "--budgets", 16, "--seed", 9, code=1, says="seed is 1 there and 9 now")
+        self.call(*flags, "--budgets", 16, "--seed", 9, "--restart")
+        self.assertEqual(self.rows_of(out)[0]["seed"], 9)
+        self.refuse(*flags, "--contexts", 4000, code=1, says="4000")
+        self.refuse(*flags[:-1], self.prompt, code=1, says="no file of evaluation results")
+        self.assertEqual(pathlib.Path(self.prompt).read_text(), TEXT)
+        for wrong, says in ((["--policies", "dbtrimkv"], "gate"), (["--policies", "magic"], "magic"),
+                            (["--budgets", "3"], "sinks"), (["--kv-budget", "16"], "kv-budget")):
+            self.refuse(*flags, *wrong, code=2, says=says)
+
+    def test_eval_recall_asks_for_what_was_hidden(self):
+        model, out = self.dir / "roomy.gguf", self.dir / "recall.jsonl"
+        tiny_gguf.write(str(model), context=2048)
+        text = self.dir / "story.txt"
+        text.write_text("".join(f"This is sentence {i} of a story. " for i in range(60)))
+        flags = ["eval", "recall", "--model", model, "--text", text, "--lengths", 700, 900, "--trials", 4,
+                 "--policies", "streaming", "--budgets", 64, "--answer-tokens", 4, "--out", out, "--json"]
+        shown = json.loads(self.call(*flags).stdout)
+        _, rows = self.rows_of(out)
+        self.assertEqual(len(rows), 2 * 4 * 2 + 1)
+        for row in rows:
+            self.assertLessEqual(row["tokens"], row["length"])
+            self.assertGreater(row["tokens"], row["length"] - 60)
+            self.assertTrue(row["question"].endswith("?"))
+            self.assertEqual(row["correct"], row["expected"] in row["answer"])
+        self.assertEqual([group["trials"] for group in shown["summary"]], [4, 4, 4, 4, 8, 8])
+        before = out.read_bytes()
+        self.assertEqual(json.loads(self.call(*flags).stdout), shown)
+        self.assertEqual(out.read_bytes(), before)
+        self.refuse(*flags[:-3], "--out", out, "--lengths", 2000, code=1, says="2048")
+
 
 if __name__ == "__main__":
     unittest.main()

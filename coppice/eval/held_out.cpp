@@ -1,0 +1,176 @@
+#include "coppice/eval/held_out.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "coppice/core/error.h"
+#include "coppice/core/log.h"
+#include "coppice/eval/evaluator.h"
+#include "coppice/eval/intervals.h"
+#include "coppice/eval/perplexity.h"
+#include "coppice/models/model.h"
+
+namespace coppice {
+namespace {
+
+// Of those at least `context` long, `wanted` spread evenly; all of them for 0.
+std::vector<std::size_t> choose(const std::vector<EvalDocument>& documents, int64_t context,
+                                int64_t wanted) {
+  std::vector<std::size_t> fit;
+  int64_t longest = 0;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(documents[i].tokens.size());
+    longest = std::max(longest, tokens);
+    if (tokens >= context) fit.push_back(i);
+  }
+  if (fit.empty())
+    fail_argument("held-out text: no document has {} tokens, the longest has {}", context, longest);
+  const auto have = static_cast<int64_t>(fit.size());
+  if (wanted == 0 || wanted == have) return fit;
+  if (wanted > have) {
+    log_warning("held-out text: {} documents have {} tokens, {} were asked for", have, context,
+                wanted);
+    return fit;
+  }
+  std::vector<std::size_t> chosen;
+  for (int64_t k = 0; k < wanted; ++k)
+    chosen.push_back(fit[static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted))]);
+  return chosen;
+}
+
+struct Paired {
+  double nll = 0.0;
+  double full_nll = 0.0;
+  double tokens = 0.0;
+};
+
+}  // namespace
+
+HeldOutTask::HeldOutTask(const EvalModel& model, std::vector<EvalDocument> documents,
+                         const HeldOutOptions& options)
+    : model_(model), documents_(std::move(documents)), options_(options) {
+  if (options.documents < 0)
+    fail_argument("held-out text: expected at least 1 document, got {}", options.documents);
+  std::ranges::sort(options_.contexts);
+  const auto repeated = std::ranges::unique(options_.contexts);
+  options_.contexts.erase(repeated.begin(), repeated.end());
+  const int64_t range = model.model->args().max_position_embeddings;
+  std::vector<std::vector<std::size_t>> chosen;
+  std::size_t most = 0;
+  for (const int64_t context : options_.contexts) {
+    if (context < 4) fail_argument("held-out text: a context of {} tokens is too short", context);
+    if (context > range)
+      fail(ErrorCode::kCapacity,
+           "held-out text: a context of {} tokens passes the model's {} positions", context, range);
+    chosen.push_back(choose(documents_, context, options_.documents));
+    most = std::max(most, chosen.back().size());
+  }
+  // All contexts in turn, so that a run that is ended early has something of each.
+  for (std::size_t k = 0; k < most; ++k)
+    for (std::size_t c = 0; c < chosen.size(); ++c)
+      if (k < chosen[c].size()) items_.push_back({chosen[c][k], options_.contexts[c]});
+}
+
+std::vector<Json> HeldOutTask::keys(int64_t item) const {
+  return {Json{{"document", documents_[at(item).document].number}, {"context", at(item).context}}};
+}
+
+int64_t HeldOutTask::tokens(int64_t item) const { return at(item).context; }
+
+std::vector<Json> HeldOutTask::run(int64_t item, const EvictionConfig& eviction) {
+  const EvalDocument& document = documents_[at(item).document];
+  PerplexityOptions options;
+  options.context_tokens = at(item).context;
+  options.eviction = eviction;
+  options.chunk_tokens = model_.chunk_tokens;
+  options.kv_dtype = model_.kv_dtype;
+  const auto ids =
+      std::span(document.tokens).first(static_cast<std::size_t>(options.context_tokens));
+  const PerplexityResult result = evaluate_perplexity(*model_.model, ids, options);
+  return {Json{{"id", document.id},
+               {"source", document.source},
+               {"nll", result.mean_nll * static_cast<double>(result.scored_tokens)},
+               {"scored_tokens", result.scored_tokens},
+               {"kept_entries", result.kept_entries},
+               {"evicted_entries", result.evicted_entries},
+               {"peak_entries", result.peak_entries},
+               {"bytes_peak", result.bytes_peak},
+               {"bytes_bound", result.bytes_bound}}};
+}
+
+Json HeldOutTask::summary_of(const RowTable& rows, int64_t context,
+                             const EvictionConfig& eviction) const {
+  std::vector<Paired> pairs;
+  int64_t bytes = 0;
+  for (int64_t item = 0; item < items(); ++item) {
+    if (at(item).context != context) continue;
+    const Json key = keys(item).front();
+    const Json* ours = rows.find(key, eviction);
+    const Json* full = rows.find(key, {.policy = "full"});
+    if (ours == nullptr || full == nullptr) continue;
+    pairs.push_back({ours->at("nll"), full->at("nll"), ours->at("scored_tokens")});
+    bytes = std::max(bytes, ours->at("bytes_peak").get<int64_t>());
+  }
+  if (pairs.empty()) return Json();
+  const auto ratio = [&](std::span<const int64_t> weights) {
+    double difference = 0.0, tokens = 0.0;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
+      difference += weight * (pairs[i].nll - pairs[i].full_nll);
+      tokens += weight * pairs[i].tokens;
+    }
+    return std::exp(difference / tokens);
+  };
+  Paired all;
+  for (const Paired& pair : pairs) {
+    all.nll += pair.nll;
+    all.full_nll += pair.full_nll;
+    all.tokens += pair.tokens;
+  }
+  const auto interval =
+      bootstrap_interval(static_cast<int64_t>(pairs.size()), ratio, {.seed = options_.seed});
+  Json summary = setting_key(eviction);
+  summary["context"] = context;
+  summary["documents"] = pairs.size();
+  summary["scored_tokens"] = all.tokens;
+  summary["perplexity"] = std::exp(all.nll / all.tokens);
+  summary["full_perplexity"] = std::exp(all.full_nll / all.tokens);
+  summary["ratio"] = ratio({});
+  summary["ratio_interval"] = interval ? Json{interval->low, interval->high} : Json();
+  summary["bytes_peak"] = bytes;
+  return summary;
+}
+
+Json HeldOutTask::summarise(const RowTable& rows,
+                            const std::vector<EvictionConfig>& settings) const {
+  Json all = Json::array();
+  for (const int64_t context : options_.contexts) {
+    for (const EvictionConfig& eviction : settings) {
+      Json summary = summary_of(rows, context, eviction);
+      if (!summary.is_null()) all.push_back(std::move(summary));
+    }
+  }
+  return all;
+}
+
+std::string HeldOutTask::table(const Json& summary) const {
+  std::string text =
+      fmt::format("{:>7}  {:<12} {:>7}  {:>9}  {:>10}  {:>7}  {}\n", "context", "policy", "budget",
+                  "documents", "perplexity", "/ full", "95 % interval");
+  for (const Json& row : summary) {
+    const Json& interval = row["ratio_interval"];
+    text +=
+        fmt::format("{:>7}  {:<12} {:>7}  {:>9}  {:>10.4f}  {:>7.4f}  {}\n",
+                    row["context"].get<int64_t>(), row["policy"].get<std::string>(),
+                    row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
+                    row["documents"].get<int64_t>(), row["perplexity"].get<double>(),
+                    row["ratio"].get<double>(),
+                    interval.is_null() ? "-"
+                                       : fmt::format("{:.4f} to {:.4f}", interval[0].get<double>(),
+                                                     interval[1].get<double>()));
+  }
+  return text;
+}
+
+}  // namespace coppice
