@@ -185,7 +185,7 @@ Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Load
       path_(checkpoint.path()),
       model_(load_weights(options, checkpoint)),
       tokenizer_(loading.tokenizer.get()),
-      end_token_ids_(end_token_ids(checkpoint, tokenizer_)),
+      end_token_ids_(coppice::end_token_ids(checkpoint, tokenizer_)),
       template_(find_template(checkpoint, tokenizer_)) {
   if (options_.positions == "compact") {
     log_warning(
