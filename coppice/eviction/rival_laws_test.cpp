@@ -235,6 +235,7 @@ TEST(RivalLaws, K07_windows_above_half_the_budget_are_half_of_it) {
   EXPECT_EQ(Rig(with("snapkv", 100), 1, 1, 2).policy.config().recent, 32);
   EXPECT_EQ(Rig(with("snapkv", 1), 1, 1, 2).policy.config().recent, 0);
   EXPECT_EQ(Rig(with("h2o", 13), 1, 1, 2).policy.config().recent, 6);
+  EXPECT_EQ(Rig(with("rkv", 128), 1, 1, 2).policy.config().recent, 8);
 }
 
 TEST(RivalLaws, options_are_known_by_name_or_refused) {

@@ -23,6 +23,7 @@
 #include "coppice/core/json.h"
 #include "coppice/core/rng.h"
 #include "coppice/eviction/budget_plan.h"
+#include "coppice/eviction/expected_attention.h"
 #include "coppice/eviction/rival_testing.h"
 
 namespace coppice {
@@ -306,6 +307,153 @@ TEST(BudgetPlan, shares_are_exact_within_what_rows_hold) {
     }
     ASSERT_EQ(sum, total);
   }
+}
+
+TEST(GoldenRivals, rkv_importance_less_redundancy) {
+  for (const char* name : {"rkv_kernel1", "rkv_kernel3", "rkv_lambda_0_25"}) {
+    SCOPED_TRACE(name);
+    const Json item = golden_case(name);
+    const Json& params = item["params"];
+    Rig rig(with("rkv", params["budget"],
+                 {{"window", "2"},
+                  {"kernel", std::to_string(params["kernel"].get<int>())},
+                  {"lambda", params["mix_lambda"].dump()}}),
+            1, 1, 2);
+    Tensor q = at::zeros({8, 2, 2});
+    for (int64_t h = 0; h < 2; ++h)
+      q.narrow(0, 6, 2).select(1, h).copy_(
+          matrix(item["inputs"]["window_queries"][static_cast<std::size_t>(h)]) / std::sqrt(2.0));
+    rig.pass({matrix(item["inputs"]["keys"][0]).unsqueeze(1)}, {q});
+    expect_scores(rig.scores(0, 0), item["expected"]["scores"][0]);
+    EXPECT_EQ(rig.kept(0, 0), item["expected"]["kept"][0].get<Positions>());
+  }
+}
+
+TEST(GoldenRivals, keydiff_at_once_and_in_blocks) {
+  const Json item = golden_case("keydiff_basic"), blocks = golden_case("keydiff_blockwise");
+  Rig rig(with("keydiff", 3), 1, 2, 2);
+  const Json& keys = item["inputs"]["keys"];
+  Tensor k = at::zeros({6, 2, 2});
+  for (int64_t h = 0; h < 2; ++h) k.select(1, h).copy_(matrix(keys[static_cast<std::size_t>(h)]));
+  rig.pass({k}, {});
+  for (int64_t h = 0; h < 2; ++h) {
+    const auto n = static_cast<std::size_t>(h);
+    expect_scores(rig.scores(0, h), item["expected"]["scores"][n]);
+    EXPECT_EQ(rig.kept(0, h), item["expected"]["kept"][n].get<Positions>());
+  }
+  Rig slow(with("keydiff", 3), 1, 1, 2), once(with("keydiff", 3), 1, 1, 2);
+  const Tensor all = matrix(blocks["inputs"]["keys"][0]).unsqueeze(1);
+  once.pass({all}, {});
+  EXPECT_EQ(once.kept(0, 0), blocks["expected"]["kept_single_shot"][0].get<Positions>());
+  int64_t first = 0;
+  for (const int64_t count : {3, 2, 2, 1}) {
+    slow.pass({all.narrow(0, first, count)}, {});
+    first += count;
+  }
+  EXPECT_EQ(slow.kept(0, 0), blocks["expected"]["kept"][0].get<Positions>());
+}
+
+TEST(GoldenRivals, expected_attention_scores) {
+  for (const char* name : {"expected_attention_mean_only", "expected_attention_mean_cov",
+                           "expected_attention_full", "expected_attention_full_epsilon"}) {
+    SCOPED_TRACE(name);
+    const Json item = golden_case(name);
+    const Json &inputs = item["inputs"], &params = item["params"];
+    const Tensor keys = matrix(inputs["keys"][0]), mean = matrix(inputs["mean_query_after_rope"]);
+    Tensor covariance;
+    if (params["use_covariance"].get<bool>()) {
+      covariance = at::zeros({2, 2, 2});
+      for (int64_t h = 0; h < 2; ++h)
+        covariance[h].copy_(matrix(inputs["cov_query_after_rope"][static_cast<std::size_t>(h)]) /
+                            2.0);
+    }
+    const Tensor p = expected_probabilities(mean / std::sqrt(2.0), covariance,
+                                            keys.narrow(0, 2, 4));  // behind two sinks
+    const Json& expected = item["expected"];
+    for (int64_t h = 0; h < 2; ++h)
+      for (int64_t j = 0; j < 4; ++j)
+        EXPECT_NEAR(p[h][j].item<double>(),
+                    expected["attention_per_query_head"][static_cast<std::size_t>(h)]
+                            [static_cast<std::size_t>(j)]
+                                .get<double>(),
+                    1e-5);
+    Tensor worth = p.mean(0) + params["epsilon"].get<double>();
+    if (params["use_vnorm"].get<bool>())
+      worth *= matrix(inputs["values"][0]).narrow(0, 2, 4).norm(2, -1);
+    for (int64_t j = 0; j < 4; ++j)
+      EXPECT_NEAR(worth[j].item<double>(),
+                  expected["scores"][0][static_cast<std::size_t>(j + 2)].get<double>(), 1e-5);
+  }
+}
+
+// From rotated queries in two passes to the statistics, through the policy: its scores equal those
+// of the expected mean and covariance.
+TEST(GoldenRivals, expected_attention_statistics) {
+  const Json item = golden_case("expected_attention_statistics");
+  const Json& expected = item["expected"];
+  const Tensor inv_freq = at::full({1}, 1.0),
+               before = matrix(item["inputs"]["pre_rope_queries"][0]);
+  const Tensor mean_turn = mean_rotation(inv_freq, 6, 4);
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 2; ++j)
+      EXPECT_NEAR(
+          mean_turn[i][j].item<double>(),
+          expected["mean_rotation"][static_cast<std::size_t>(i)][static_cast<std::size_t>(j)]
+              .get<double>(),
+          1e-5);
+  // Rotating back by -p is rotating by p.
+  Tensor rotated = at::zeros({6, 1, 2});
+  for (int64_t t = 0; t < 6; ++t)
+    rotated.narrow(0, t, 1).copy_(unrotate(before.narrow(0, t, 1).unsqueeze(1), inv_freq, -t));
+  const Tensor keys =
+      at::tensor({0.5f, 1.0f, -0.3f, 0.2f, 1.1f, -0.4f, 0.7f, 0.9f, -1.0f, 0.1f, 0.3f, -0.8f})
+          .view({6, 1, 2});
+  EvictionConfig config = with("expected-attention", 6, {{"future", "4"}, {"value-norm", "off"}});
+  config.sinks = 2;
+  Rig rig(config, 1, 1, 2);
+  int64_t first = 0;
+  for (const int64_t count : {4, 2}) {
+    ASSERT_TRUE(rig.cache.reserve(rig.id, count));
+    const Tensor k = keys.narrow(0, first, count);
+    rig.cache.append(0, rig.id, k, k, {}, {});
+    PassQueries pass;
+    pass.q = rotated.narrow(0, first, count);
+    pass.first_rotary = first;
+    pass.inv_freq = inv_freq;
+    rig.policy.observe(rig.cache, rig.id, pass, 1.0 / std::sqrt(2.0));
+    rig.finish();
+    first += count;
+  }
+  EvictionConfig smaller = config;
+  smaller.budget_entries = 5;
+  EvictionPolicy(smaller, rig.cache.config()).evict(rig.cache, rig.id);
+  const Tensor p =
+      expected_probabilities(matrix(expected["mean_after_rope"]) / std::sqrt(2.0),
+                             matrix(expected["covariance_after_rope"][0]).unsqueeze(0) / 2.0,
+                             keys.narrow(0, 2, 4).select(1, 0));
+  const auto scores = rig.scores(0, 0);
+  EXPECT_EQ(scores.size(), 5u);
+  for (const auto& [position, score] : scores)
+    if (position >= 2) {
+      EXPECT_NEAR(score, p[0][position - 2].item<double>(), 1e-5) << position;
+    }
+}
+
+// Cake by hand: two layers of one head, keys one-hot. The second layer's attention is spread and
+// changes; the first one's is neither.
+TEST(Rivals, cake_gives_to_layers_whose_attention_is_spread_and_restless) {
+  Rig rig(with("cake", 5, {{"window", "2"}, {"kernel", "1"}}), 2, 1, 10);
+  Tensor calm = at::zeros({10, 1, 10}), restless = at::zeros({10, 1, 10});
+  calm.narrow(0, 8, 2).select(2, 0).fill_(12.0);
+  restless[8][0][3] = 2.0;
+  restless[9][0][5] = 2.0;
+  rig.pass({one_hot(0, 10, 1, 10), one_hot(0, 10, 1, 10)}, {calm, restless});
+  const Positions first = rig.kept(0, 0), second = rig.kept(1, 0);
+  EXPECT_EQ(first.size() + second.size(), 10u);
+  EXPECT_EQ(first, (Positions{8, 9}));  // nothing changes there
+  EXPECT_EQ(second.size(), 8u);
+  for (const int32_t position : {3, 5, 8, 9})
+    EXPECT_TRUE(std::find(second.begin(), second.end(), position) != second.end()) << position;
 }
 
 }  // namespace

@@ -28,5 +28,9 @@ std::unique_ptr<Scorer> make_snapkv_scorer(ScorerSettings& settings);
 std::unique_ptr<Scorer> make_pyramidkv_scorer(ScorerSettings& settings);
 std::unique_ptr<Scorer> make_adakv_scorer(ScorerSettings& settings);
 std::unique_ptr<Scorer> make_ada_pyramid_scorer(ScorerSettings& settings);
+std::unique_ptr<Scorer> make_rkv_scorer(ScorerSettings& settings);
+std::unique_ptr<Scorer> make_keydiff_scorer(ScorerSettings& settings);
+std::unique_ptr<Scorer> make_expected_attention_scorer(ScorerSettings& settings);
+std::unique_ptr<Scorer> make_cake_scorer(ScorerSettings& settings);
 
 }  // namespace coppice
