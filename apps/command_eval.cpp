@@ -41,8 +41,8 @@ PerplexityProgress progress_printer() {
   };
 }
 
-Json ppl_json(const PplOptions& options, const EvictionConfig& eviction,
-              const PerplexityResult& result, double load_seconds) {
+Json ppl_json(const PplOptions& options, const PerplexityResult& result, double load_seconds) {
+  const EvictionConfig& eviction = result.eviction;
   const bool bounded = eviction.budget_entries != EvictionConfig::kUnbounded;
   return {{"perplexity", result.perplexity},
           {"mean_nll", result.mean_nll},
@@ -53,6 +53,9 @@ Json ppl_json(const PplOptions& options, const EvictionConfig& eviction,
           {"tokens", {{"prompt", result.tokens_read}, {"generated", 0}, {"reused", 0}}},
           {"kv",
            {{"policy", eviction.policy},
+            {"policy_options", eviction.options},
+            {"sinks", *eviction.sinks},
+            {"recent", *eviction.recent},
             {"budget_entries", bounded ? Json(result.kept_entries) : Json()},
             {"kept_entries", result.kept_entries},
             {"evicted_entries", result.evicted_entries},
@@ -87,8 +90,7 @@ void eval_ppl(const PplOptions& options) {
   });
 
   if (options.model.json) {
-    std::cout << dump_json(ppl_json(options, eval.eviction, result, runtime.load_seconds()))
-              << "\n";
+    std::cout << dump_json(ppl_json(options, result, runtime.load_seconds())) << "\n";
     return;
   }
   std::cout << fmt::format(

@@ -31,6 +31,16 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
                  "gate file; 'none' for no gate [the one shipped for the model]");
   app.add_option("--policy", options.policy,
                  "eviction policy [dbtrimkv when the model has a gate, else streaming]");
+  app.add_option_function<std::vector<std::string>>(
+      "--policy-option",
+      [&options](const std::vector<std::string>& pairs) {
+        for (const std::string& pair : pairs)
+          checked("--policy-option", [&options](const std::string& text) {
+            options.policy_options.insert_or_assign(parse_option(text).first,
+                                                    parse_option(text).second);
+          })(pair);
+      },
+      "NAME=VALUE, a setting of the policy such as window=32; may be repeated");
   app.add_option_function<std::string>(
          "--kv-budget",
          checked("--kv-budget",

@@ -123,6 +123,7 @@ EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64
   config.lookahead = options.lookahead;
   config.parity_reference = options.parity_reference;
   config.buffer = options.buffer;
+  config.options = options.policy_options;
   return config;
 }
 

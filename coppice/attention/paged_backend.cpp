@@ -56,7 +56,17 @@ at::Tensor PagedBackend::forward(const AttentionInput& input, const Batch& batch
   const bool fast = path_ == Path::kFastest && input.q.device().is_cpu() &&
                     has_pool_type(input.q.scalar_type()) && cache_.keys().device().is_cpu() &&
                     has_pool_type(cache_.keys().scalar_type());
-  return fast ? attend_fast(input) : attend_reference(input);
+  at::Tensor out = fast ? attend_fast(input) : attend_reference(input);
+  if (observer_) show(input, batch);
+  return out;
+}
+
+void PagedBackend::show(const AttentionInput& input, const Batch& batch) const {
+  for (std::size_t b = 0; b < batch.sequence_ids.size(); ++b) {
+    const int64_t first = batch.cu_seqlens[b];
+    observer_(
+        {input.layer, b, part_of(input.q, first, batch.cu_seqlens[b + 1] - first), input.scale});
+  }
 }
 
 void PagedBackend::append(const AttentionInput& input, const Batch& batch) {

@@ -5,6 +5,8 @@
 // (cache/kv_cache.h). Results are the same bit for bit whether a sequence runs alone or in a batch.
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "coppice/cache/kv_cache.h"
@@ -27,14 +29,28 @@ class PagedBackend final : public AttentionBackend {
   // reserved for it. Throws kInvalidArgument when shapes do not fit the cache.
   at::Tensor forward(const AttentionInput& input, const Batch& batch) override;
 
+  // Is shown the queries of each sequence and layer once its entries are appended and attended to:
+  // `index` counts the batch's sequences, q [T, Hq, D] is rotated and not yet scaled. Empty: nobody
+  // looks. It must keep copies, not views.
+  struct Seen {
+    int64_t layer;
+    std::size_t index;
+    at::Tensor q;
+    double scale;
+  };
+  using Observer = std::function<void(const Seen& seen)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
  private:
   void append(const AttentionInput& input, const Batch& batch);
   void plan_rows(int64_t layer, const Batch& batch);
+  void show(const AttentionInput& input, const Batch& batch) const;
   at::Tensor attend_fast(const AttentionInput& input);
   at::Tensor attend_reference(const AttentionInput& input);
 
   KvCache& cache_;
   Path path_;
+  Observer observer_;
   std::vector<ops::PagedRow> rows_;  // of the layer in hand
   ops::PagedWorkspace workspace_;
 };

@@ -185,6 +185,7 @@ void KvCache::commit(SequenceId id) {
   sequence.tokens_seen += sequence.tokens_in_pass;
   sequence.next_rotary += sequence.tokens_in_pass;
   sequence.tokens_in_pass = 0;
+  sequence.pass_notes.clear();
 }
 
 at::Tensor& KvCache::rotary_positions() {
@@ -222,6 +223,7 @@ void KvCache::rollback(SequenceId id) {
     trim(row);
   }
   sequence.tokens_in_pass = 0;
+  sequence.pass_notes.clear();
 }
 
 int64_t KvCache::tokens_seen(SequenceId id) const { return find(id).tokens_seen; }
@@ -319,6 +321,9 @@ void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
           .copy_(at::tensor(at::ArrayRef<float>(source.data(), source.size())));
   });
 }
+
+std::vector<at::Tensor>& KvCache::notes(SequenceId id) { return find(id).notes; }
+std::vector<at::Tensor>& KvCache::pass_notes(SequenceId id) { return find(id).pass_notes; }
 
 KvCache::RowContent KvCache::read_row(SequenceId id, int64_t layer, int64_t head) const {
   const BlockTable& row = this->row(id, layer, head);

@@ -103,6 +103,12 @@ class KvCache final {
   void set_aux(SequenceId sequence, int64_t layer, int64_t head, int64_t first,
                std::span<const float> values);
 
+  // Tensors that a policy's scorer keeps of the sequence as a whole; nothing here looks into them.
+  // They live, fork and end with the sequence. What a pass in progress brings waits in pass_notes,
+  // which commit() and rollback() empty. A tensor is replaced, never written: forks share it.
+  std::vector<at::Tensor>& notes(SequenceId sequence);
+  std::vector<at::Tensor>& pass_notes(SequenceId sequence);
+
   // Whole pools, indexed by block id. Content of free blocks is undefined. Aux is written through
   // set_aux(), which stamps the blocks; keys and values may be written here.
   at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
@@ -144,6 +150,7 @@ class KvCache final {
     int64_t tokens_in_pass = 0;
     int64_t entries = 0;
     int64_t next_rotary = 0;
+    std::vector<at::Tensor> notes, pass_notes;
   };
 
   const Sequence& find(SequenceId id) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coppice/core/error.h"
+#include "coppice/models/decoder.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
@@ -57,13 +58,48 @@ class Reservation final {
   std::vector<SequenceId> reserved_;
 };
 
+bool wants_queries(const PassPart& part) {
+  return part.policy->bounded() && part.policy->needs().queries;
+}
+
+// Shows policies the queries of a pass as long as it lives.
+class Observation final {
+ public:
+  Observation(const Model& model, PagedBackend& backend, KvCache& cache,
+              std::span<const PassPart> parts)
+      : backend_(backend) {
+    if (std::none_of(parts.begin(), parts.end(), wants_queries)) return;
+    at::Tensor inv_freq;
+    if (std::any_of(parts.begin(), parts.end(),
+                    [](const PassPart& part) { return part.policy->needs().rope; }))
+      inv_freq = models::make_rope_table(model.args()).inv_freq();
+    backend.set_observer([&cache, parts, inv_freq](const PagedBackend::Seen& seen) {
+      const PassPart& part = parts[seen.index];
+      if (!wants_queries(part)) return;
+      part.policy->observe(cache, part.sequence,
+                           {.layer = seen.layer,
+                            .q = seen.q,
+                            .first_rotary = cache.next_rotary(part.sequence),
+                            .inv_freq = inv_freq},
+                           seen.scale);
+    });
+  }
+  ~Observation() { backend_.set_observer({}); }
+  Observation(const Observation&) = delete;
+  Observation& operator=(const Observation&) = delete;
+
+ private:
+  PagedBackend& backend_;
+};
+
 }  // namespace
 
-at::Tensor forward_pass(Model& model, AttentionBackend& backend, KvCache& cache,
+at::Tensor forward_pass(Model& model, PagedBackend& backend, KvCache& cache,
                         std::span<const PassPart> parts) {
   Reservation reservation(cache);
   for (const PassPart& part : parts) reservation.add(part);
   const Batch batch = make_batch(cache, parts);
+  const Observation observation(model, backend, cache, parts);
   at::Tensor hidden = model.forward(batch, backend);
   COPPICE_CHECK(hidden.dim() == 2 && hidden.size(0) == batch.num_tokens(),
                 "a model gave hidden states of a wrong shape for {} tokens", batch.num_tokens());

@@ -3,6 +3,8 @@
 //   hidden = forward_pass(model, backend, cache, parts);   // reserve, run; rolled back when it
 //   throws dropped = commit_pass(cache, part);                    // for each part: commit, evict
 //
+// Policies that ask for it are shown the queries of their part.
+//
 // A part whose outcome is not wanted after forward_pass is undone with KvCache::rollback instead.
 #pragma once
 
@@ -11,9 +13,9 @@
 #include <cstdint>
 #include <span>
 
+#include "coppice/attention/paged_backend.h"
 #include "coppice/cache/kv_cache.h"
 #include "coppice/eviction/policy.h"
-#include "coppice/nn/attention_backend.h"
 
 namespace coppice {
 
@@ -28,7 +30,7 @@ struct PassPart {
 
 // -> hidden states [N, C] of all parts, packed in order. No two parts may be of one sequence. When
 // it throws, the cache is as before. kCapacity: blocks are lacking.
-at::Tensor forward_pass(Model& model, AttentionBackend& backend, KvCache& cache,
+at::Tensor forward_pass(Model& model, PagedBackend& backend, KvCache& cache,
                         std::span<const PassPart> parts);
 
 // Makes the part's entries the sequence's own and brings it down to its budget. -> entries dropped.

@@ -108,6 +108,7 @@ class Evaluation final {
 
   void record_run(double seconds) {
     result_.seconds = seconds;
+    result_.eviction = policy_.config();
     result_.bytes_bound = cache_.bytes_bound();
     result_.bytes_peak = cache_.peak_bytes();
   }

@@ -42,6 +42,7 @@ struct PerplexityResult {
   int64_t longest_row = 0;
 
   // Of the whole run.
+  EvictionConfig eviction;  // in force: nothing in it is unset
   int64_t tokens_read = 0;
   int64_t evicted_entries = 0;
   int64_t peak_entries = 0;

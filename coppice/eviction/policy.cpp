@@ -1,23 +1,16 @@
 #include "coppice/eviction/policy.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <algorithm>
 
 #include "coppice/core/error.h"
+#include "coppice/eviction/scorer_makers.h"
 
 namespace coppice {
 namespace {
 
 constexpr int64_t kMaxLookahead = 1'000'000;
-
-std::unique_ptr<Scorer> make_scorer(const EvictionConfig& config) {
-  if (config.policy == "full") return nullptr;
-  if (config.policy == "streaming") return make_streaming_scorer();
-  if (config.policy == "knorm") return make_knorm_scorer();
-  if (config.policy == "random") return make_random_scorer(config.seed);
-  if (config.policy == "trimkv" || config.policy == "dbtrimkv")
-    return make_retention_scorer(config.lookahead, config.parity_reference);
-  fail(ErrorCode::kInternal, "policy {} has no scorer", config.policy);
-}
 
 void check_budget(const EvictionConfig& config, int64_t rows) {
   const int64_t budget = config.budget_entries;
@@ -37,13 +30,27 @@ void check_budget(const EvictionConfig& config, int64_t rows) {
     fail_argument("eviction: floor must be at most the budget of {}, got {}", budget, config.floor);
 }
 
-// The configuration with nothing unset, or an Error.
-EvictionConfig resolve(EvictionConfig config, const CacheConfig& cache) {
+// Newest entries to keep safe where the user does not say: what the scorer wants, at most half the
+// budget and what the sinks leave of it.
+int64_t default_recent(const EvictionConfig& config, const Scorer* scorer) {
+  if (config.parity_reference || scorer == nullptr) return 0;
+  const int64_t budget = config.budget_entries;
+  return std::max<int64_t>(
+      0, std::min({scorer->default_recent(), budget / 2, budget - *config.sinks}));
+}
+
+// The configuration with nothing unset, and its scorer, or an Error.
+std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache) {
   validate(cache, /*with_blocks=*/false);
   const PolicyInfo& info = find_policy(config.policy);
+  if (info.fixed_scope && config.scope && *config.scope != info.scope)
+    fail_argument("eviction: policy {} has a scope of its own and takes no other", config.policy);
   if (!config.scope) config.scope = info.scope;
   if (!config.sinks) config.sinks = config.parity_reference ? 0 : info.default_sinks;
-  if (!config.recent) config.recent = config.parity_reference ? 0 : info.default_recent;
+  ScorerSettings settings{config, cache, ScorerOptions(config.policy, config.options)};
+  std::unique_ptr<Scorer> scorer = info.make == nullptr ? nullptr : info.make(settings);
+  config.options = settings.options.finish();
+  if (!config.recent) config.recent = default_recent(config, scorer.get());
   if (*config.sinks < 0 || *config.recent < 0 || config.floor < 0 || config.buffer < 0)
     fail_argument("eviction: sinks {}, recent {}, floor {} and buffer {} must be at least 0",
                   *config.sinks, *config.recent, config.floor, config.buffer);
@@ -55,16 +62,16 @@ EvictionConfig resolve(EvictionConfig config, const CacheConfig& cache) {
   if (config.buffer > 0 && !config.parity_reference)
     fail_argument("eviction: a buffer of {} needs parity with the reference", config.buffer);
   if (config.budget_entries != EvictionConfig::kUnbounded) check_budget(config, cache.num_rows());
-  return config;
+  return scorer;
 }
 
 }  // namespace
 
 EvictionPolicy::EvictionPolicy(const EvictionConfig& config, const CacheConfig& cache)
-    : config_(resolve(config, cache)),
+    : config_(config),
       num_layers_(cache.num_layers),
       num_kv_heads_(cache.num_kv_heads),
-      scorer_(make_scorer(config_)),
+      scorer_(resolve(config_, cache)),
       memories_(static_cast<std::size_t>(cache.num_rows())) {}
 
 int64_t EvictionPolicy::budget_total() const {
@@ -93,7 +100,8 @@ int64_t EvictionPolicy::evict(KvCache& cache, SequenceId sequence) {
   const int64_t group = scope() == Scope::kHead    ? 1
                         : scope() == Scope::kLayer ? num_kv_heads_
                                                    : count;
-  if (!over_trigger(cache.entries(sequence), count) && scope() == Scope::kGlobal) return 0;
+  if (!any_over_trigger(rows, group)) return 0;
+  if (needs().rescored) scorer_->judge(SequenceView(cache, sequence), *config_.sinks);
   // The pools themselves on the CPU.
   position_pool_ = cache.positions().cpu();
   log_beta_pool_ = cache.log_betas().cpu();
@@ -102,6 +110,17 @@ int64_t EvictionPolicy::evict(KvCache& cache, SequenceId sequence) {
   for (int64_t first = 0; first < count; first += group)
     dropped += evict_group(cache, sequence, first, group);
   return dropped;
+}
+
+bool EvictionPolicy::any_over_trigger(std::span<const BlockTable> rows, int64_t group) const {
+  const auto count = static_cast<int64_t>(rows.size());
+  for (int64_t first = 0; first < count; first += group) {
+    int64_t entries = 0;
+    for (int64_t r = first; r < first + group; ++r)
+      entries += rows[static_cast<std::size_t>(r)].length;
+    if (over_trigger(entries, group)) return true;
+  }
+  return false;
 }
 
 int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t first_row,
@@ -120,20 +139,78 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
                         .sinks = *config_.sinks,
                         .recent = *config_.recent,
                         .floor = config_.floor};
-  selector_.select(contest, rows, surplus, memories_[static_cast<std::size_t>(first_row)]);
   drops_.clear();
-  for (int64_t r = 0; r < count; ++r) {
-    const auto chosen = selector_.chosen(static_cast<std::size_t>(r));
-    if (!chosen.empty()) drops_.push_back({first_row + r, chosen});
+  planned_.clear();
+  if (scorer_->plans()) {
+    plan_group(SequenceView(cache, sequence), first_row, rows);
+    planned_.reserve(rows.size());
+    for (std::size_t r = 0; r < rows.size(); ++r)
+      if (keep_[r] < rows[r].length)
+        choose(contest, rows.subspan(r, 1), first_row + static_cast<int64_t>(r),
+               rows[r].length - keep_[r]);
+  } else {
+    choose(contest, rows, first_row, surplus);
   }
   cache.drop(sequence, drops_);
   return surplus;
 }
 
+// Adds what goes of these rows to drops_. Rows chosen one by one need copies: the selector's result
+// ends with its next call.
+void EvictionPolicy::choose(const Contest& contest, std::span<const BlockTable> rows,
+                            int64_t first_row, int64_t surplus) {
+  selector_.select(contest, rows, surplus, memories_[static_cast<std::size_t>(first_row)]);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::span<const int32_t> places = selector_.chosen(r);
+    if (places.empty()) continue;
+    if (scorer_->plans()) places = planned_.emplace_back(places.begin(), places.end());
+    drops_.push_back({first_row + static_cast<int64_t>(r), places});
+  }
+}
+
+// Sets keep_.
+void EvictionPolicy::plan_group(const SequenceView& view, int64_t first_row,
+                                std::span<const BlockTable> rows) {
+  const int64_t total = config_.budget_entries * static_cast<int64_t>(rows.size());
+  const int64_t safe = std::max(config_.floor, *config_.sinks + *config_.recent);
+  lengths_.clear(), least_.clear(), keep_.assign(rows.size(), 0);
+  for (const BlockTable& row : rows) {
+    lengths_.push_back(row.length);
+    least_.push_back(std::min(row.length, safe));
+  }
+  scorer_->plan(view, {.first_row = first_row,
+                       .total = total,
+                       .sinks = *config_.sinks,
+                       .safe_from = view.tokens_seen() - *config_.recent,
+                       .lengths = lengths_,
+                       .least = least_,
+                       .keep = keep_});
+  int64_t sum = 0;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    COPPICE_CHECK(keep_[r] >= least_[r] && keep_[r] <= lengths_[r], "a plan of {} for {} to {}",
+                  keep_[r], least_[r], lengths_[r]);
+    sum += keep_[r];
+  }
+  COPPICE_CHECK(sum == total, "a plan for {} entries, not {}", sum, total);
+}
+
+void EvictionPolicy::observe(KvCache& cache, SequenceId sequence, const PassQueries& pass,
+                             double scale) {
+  if (!bounded() || !needs().queries) return;
+  PassQueries scaled = pass;
+  scaled.q = pass.q.to(at::kCPU, at::kFloat) * scale;
+  scorer_->observe(SequenceView(cache, sequence), scaled);
+}
+
 void EvictionPolicy::note_appended(KvCache& cache, SequenceId sequence) {
-  if (!bounded() || !needs().any()) return;
+  if (!bounded() || !(needs().entry_aux() || needs().queries)) return;
   COPPICE_CHECK(cache.pass_complete(sequence), "sequence {} has layers that were not appended",
                 sequence);
+  if (needs().entry_aux()) write_entry_aux(cache, sequence);
+  if (needs().queries) scorer_->note(SequenceView(cache, sequence));
+}
+
+void EvictionPolicy::write_entry_aux(KvCache& cache, SequenceId sequence) {
   const int64_t tokens = cache.tokens_in_pass(sequence);
   const int64_t width = cache.config().head_dim;
   const bool read_keys = needs().key_norm;

@@ -7,6 +7,8 @@
 //   2. then what brings a row to `floor` entries (protected ones counted): its best;
 //   3. then the best of all the rest.
 // Ties: newer position first, then lower layer, then lower head, for every policy.
+// A policy with a plan (PyramidKV, AdaKV) divides a group's budget among its rows first, to the
+// entry; each row then keeps its best. All policies hold the same number of entries.
 // A row may be left with nothing; the next token is appended before it is attended over.
 // Fewer entries than the budget: nothing is dropped.
 //
@@ -26,6 +28,7 @@
 #include <vector>
 
 #include "coppice/cache/kv_cache.h"
+#include "coppice/eviction/scorer_options.h"
 #include "coppice/eviction/scorers.h"
 #include "coppice/eviction/selection.h"
 
@@ -43,7 +46,8 @@ struct EvictionConfig {
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
   int64_t budget_entries = kUnbounded;
   // Tokens that are always kept, inside the budget; sinks + recent may not exceed it. Unset: what
-  // the policy's row in policies() says, and 0 with parity_reference.
+  // the policy's row in policies() says for sinks and its scorer for recent, of which at most half
+  // the budget is taken; 0 with parity_reference.
   std::optional<int64_t> sinks = std::nullopt;
   std::optional<int64_t> recent = std::nullopt;
   int64_t floor = 0;      // entries each row keeps whatever the others hold; <= budget
@@ -54,7 +58,11 @@ struct EvictionConfig {
   // the budget; ages as in make_retention_scorer.
   bool parity_reference = false;
   int64_t buffer = 0;  // entries per row; needs parity_reference
+  // The policy's own settings by name. What it does not know is refused.
+  OptionMap options = {};
 };
+
+struct ScorerSettings;
 
 // Every policy by name, for help texts and for tests that walk the whole table.
 struct PolicyInfo {
@@ -63,7 +71,8 @@ struct PolicyInfo {
   Scope scope;
   bool needs_gate;
   int64_t default_sinks;
-  int64_t default_recent;
+  std::unique_ptr<Scorer> (*make)(ScorerSettings&);  // null: nothing is ever evicted
+  bool fixed_scope = false;                          // no other scope makes sense
 };
 const std::vector<PolicyInfo>& policies();
 const PolicyInfo& find_policy(std::string_view name);  // throws kNotFound, with the names there are
@@ -85,16 +94,26 @@ class EvictionPolicy final {
   // buffer.
   int64_t bound_total() const;
 
+  // Shows the scorer one layer's queries of the pass in progress, after that layer was appended.
+  // pass.q is taken as rotated, [T, Hq, D] of any type, and multiplied by `scale`. No-op where
+  // needs() does not name queries.
+  void observe(KvCache& cache, SequenceId sequence, const PassQueries& pass, double scale);
+
   // After a pass has been committed: brings the sequence down to its budget. Returns entries
   // dropped. REQUIRES: cache.tokens_in_pass(sequence) == 0, and the sizes given at construction.
   int64_t evict(KvCache& cache, SequenceId sequence);
-  // Writes aux for the entries appended by the pass in progress, before commit. No-op where not
-  // needed. REQUIRES: every layer was appended.
+  // Writes aux for the entries appended by the pass in progress, and takes over what it was shown,
+  // before commit. No-op where not needed. REQUIRES: every layer was appended.
   void note_appended(KvCache& cache, SequenceId sequence);
 
  private:
   int64_t evict_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
   bool over_trigger(int64_t entries, int64_t rows) const;
+  bool any_over_trigger(std::span<const BlockTable> rows, int64_t group) const;
+  void write_entry_aux(KvCache& cache, SequenceId sequence);
+  void plan_group(const SequenceView& view, int64_t first_row, std::span<const BlockTable> rows);
+  void choose(const Contest& contest, std::span<const BlockTable> rows, int64_t first_row,
+              int64_t surplus);
 
   EvictionConfig config_;
   int64_t num_layers_, num_kv_heads_;
@@ -104,6 +123,8 @@ class EvictionPolicy final {
   at::Tensor position_pool_, log_beta_pool_, aux_pool_;
   Selector selector_;
   std::vector<RowDrop> drops_;
+  std::vector<std::vector<int32_t>> planned_;  // places to drop, of rows chosen one by one
+  std::vector<int64_t> lengths_, least_, keep_;
 
   std::vector<SelectionMemory> memories_;  // [rows], by the first row of a group
 };

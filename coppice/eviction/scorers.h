@@ -1,12 +1,22 @@
 // What an entry is worth. One file per scorer; the table in policies.cpp joins them with scopes.
 //
+// Most scorers give an entry its worth once, when it is appended. Those that look at attention are
+// shown the queries of each pass (observe), take what the pass brought when it is committed (note),
+// and write all scores anew before a choice (judge). They compute the probabilities they need from
+// queries and stored keys: attention itself stays as it is. What they keep of a sequence lives with
+// it in the cache (KvCache::notes, aux); a scorer is free of state, so one serves many sequences.
+//
 // No scorer returns a NaN for numbers a model can produce: log_beta <= 0, minus infinity included.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+
+#include "coppice/eviction/sequence_view.h"
 
 namespace coppice {
 
@@ -15,8 +25,33 @@ struct ScorerNeeds {
   bool gate = false;      // log_beta must come from a gate
   bool key_norm = false;  // aux holds the norm of the key, written at append
   bool place = false;     // aux depends on where the entry stands
+  bool queries = false;   // observe() is shown every pass
+  bool rope = false;      // and what its queries were rotated by
+  bool rescored = false;  // aux is written by judge(), before every choice
 
-  bool any() const { return gate || key_norm || place; }
+  // aux() is asked for every entry.
+  bool entry_aux() const { return gate || key_norm || place; }
+};
+
+// One layer's queries of a pass, whose entries were appended.
+struct PassQueries {
+  int64_t layer = 0;
+  at::Tensor q;  // [T, Hq, D] float32: rotated, times the scale of the scores
+  // Where needs() names rope: what the first query was rotated to, one more for each that follows,
+  // and the model's frequencies.
+  int64_t first_rotary = 0;
+  at::Tensor inv_freq;  // [D/2] float32
+};
+
+// A budget to share among rows: those of a layer, or all.
+struct RowShares {
+  int64_t first_row = 0;  // row = layer x Hkv + head
+  int64_t total = 0;  // entries to keep; no less than the sum of `least`, no more than there are
+  int64_t sinks = 0;  // positions below are safe,
+  int64_t safe_from = 0;             // and so are those from here on
+  std::span<const int64_t> lengths;  // [rows]
+  std::span<const int64_t> least;    // [rows]: what a row keeps in any case
+  std::span<int64_t> keep;           // [rows], to be written: sums to total
 };
 
 // An entry as it is appended.
@@ -48,6 +83,20 @@ class Scorer {
   virtual ScoreForm form() const = 0;
   // The number to keep per entry in aux. Not asked for where needs() names nothing.
   virtual float aux(const ScoredEntry& entry) const;
+
+  // Newest entries that are safe unless the user says otherwise; at most half the budget is taken.
+  virtual int64_t default_recent() const;
+
+  // Where needs() names queries. The pass's tensors go to view.pass_notes(), whose elements are the
+  // scorer's own; note() turns them into notes and scores once the pass stands, observed or not.
+  virtual void observe(const SequenceView& view, const PassQueries& pass) const;
+  virtual void note(const SequenceView& view) const;
+  // Where needs() names rescored: writes the scores of all entries. `sinks` positions are safe.
+  virtual void judge(const SequenceView& view, int64_t sinks) const;
+  // Whether rows of one group keep different numbers of entries by a plan, and the plan. Follows
+  // judge().
+  virtual bool plans() const { return false; }
+  virtual void plan(const SequenceView& view, const RowShares& shares) const;
 };
 
 // The newest entries: score = -age. StreamingLLM (arXiv:2309.17453) with its sinks protected.

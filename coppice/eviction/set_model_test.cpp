@@ -178,6 +178,10 @@ struct Setting {
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const PolicyInfo& info : policies()) {
+    // Scores that follow from attention or from other entries have a model of their own in
+    // rivals_test.cpp.
+    const ScorerNeeds needs = EvictionPolicy({.policy = info.name}, sizes(1)).needs();
+    if (needs.queries || needs.rescored) continue;
     for (int kind = 0; kind < 6; ++kind) {
       EvictionConfig config{.policy = info.name};
       if (info.name == "full") {

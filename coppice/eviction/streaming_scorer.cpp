@@ -14,6 +14,11 @@ class StreamingScorer final : public Scorer {
 }  // namespace
 
 float Scorer::aux(const ScoredEntry&) const { return 0.0f; }
+int64_t Scorer::default_recent() const { return 0; }
+void Scorer::observe(const SequenceView&, const PassQueries&) const {}
+void Scorer::note(const SequenceView&) const {}
+void Scorer::judge(const SequenceView&, int64_t) const {}
+void Scorer::plan(const SequenceView&, const RowShares&) const {}
 
 std::unique_ptr<Scorer> make_streaming_scorer() { return std::make_unique<StreamingScorer>(); }
 
