@@ -7,6 +7,7 @@ namespace coppice {
 
 void add_chat_command(CLI::App& program);
 void add_run_command(CLI::App& program);
+void add_serve_command(CLI::App& program);
 void add_eval_command(CLI::App& program);
 void add_train_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);

@@ -1,4 +1,4 @@
-// The program: `coppice chat | run | eval | bench | inspect | plan | convert-gate`.
+// The program: `coppice chat | run | serve | eval | bench | inspect | plan | convert-gate`.
 // Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 #include <CLI/CLI.hpp>
@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   program.set_version_flag("--version", "coppice " COPPICE_VERSION);
   coppice::add_chat_command(program);
   coppice::add_run_command(program);
+  coppice::add_serve_command(program);
   coppice::add_eval_command(program);
   coppice::add_train_command(program);
   coppice::add_inspect_command(program);

@@ -48,6 +48,7 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 
 # libtorch, from the Python wheel that scripts/setup installs.
 set(COPPICE_TORCH_DIR "$ENV{COPPICE_TORCH_DIR}" CACHE PATH "torch folder of the installed wheel")

@@ -1,0 +1,225 @@
+// `coppice serve`: an OpenAI-compatible server with one bounded KV pool.
+
+#include <pthread.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "apps/commands.h"
+#include "apps/report.h"
+#include "apps/runtime.h"
+#include "apps/usage.h"
+#include "coppice/cache/memory_plan.h"
+#include "coppice/core/error.h"
+#include "coppice/core/log.h"
+#include "coppice/server/http_server.h"
+
+namespace coppice {
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  HttpConfig http;
+  std::vector<std::string> api_keys;
+  std::string name;  // empty: that of the model's file
+  std::string kv_pool = "256MiB";
+  std::string kv_reuse;  // empty: a quarter of the pool
+  std::string max_body = "4MiB";
+  std::optional<int64_t> kv_ceiling;
+  int64_t max_requests = 64;
+  int64_t max_running = 16;
+  int64_t grace_seconds = 30;
+};
+
+int64_t read_bytes(const char* flag, const std::string& text) {
+  return from_flags([&] {
+    const KvBudget size = KvBudget::parse(text);
+    if (size.unit != KvBudget::Unit::kBytes) {
+      fail_argument("{}: expected bytes, such as 64MiB, got {}", flag, text);
+    }
+    return size.bytes;
+  });
+}
+
+// Blocks of a pool whose blocks and tables together stay within `bytes`.
+int64_t pool_blocks(const CacheConfig& cache, int64_t bytes, int64_t sequences) {
+  const MemoryPlan one = plan_memory(cache, 1, 1, sequences);
+  const int64_t fixed = cache.num_rows() * sequences * static_cast<int64_t>(sizeof(BlockTable));
+  const int64_t per_block = cache.block_bytes() + 17;  // with its share of tables: memory_plan.h
+  const int64_t blocks = (bytes - fixed) / per_block;
+  if (blocks < one.max_blocks) {
+    fail_argument("--kv-pool: {} cannot hold {} sequences; at least {} are needed",
+                  human_bytes(static_cast<double>(bytes)), sequences,
+                  human_bytes(static_cast<double>(one.total_bytes())));
+  }
+  return blocks;
+}
+
+std::unique_ptr<Engine> make_engine(const Runtime& runtime, const ServeOptions& options) {
+  const int64_t range = runtime.model()->args().max_position_embeddings;
+  EngineConfig config = runtime.make_engine(range, 1)->config();  // what the flags come to
+  const int64_t bytes = read_bytes("--kv-pool", options.kv_pool);
+  config.scheduler.max_sequences = options.max_running;
+  // A snapshot is a sequence, too.
+  config.max_blocks =
+      from_flags([&] { return pool_blocks(runtime.cache(), bytes, options.max_running); });
+  return std::make_unique<Engine>(runtime.model(), config, text_streams(runtime.tokenizer()));
+}
+
+ServiceConfig service_config(const Runtime& runtime, const ServeOptions& options,
+                             const Engine& engine) {
+  ServiceConfig config;
+  config.model_id = options.name;
+  if (config.model_id.empty()) {
+    config.model_id = options.model.model == "smollm2"
+                          ? options.model.model
+                          : std::filesystem::path(runtime.path()).stem().string();
+  }
+  config.api_keys = options.api_keys;
+  const std::string& host = options.http.host;
+  const bool loopback = host == "127.0.0.1" || host == "localhost" || host == "::1";
+  config.loopback_hosts_only = loopback && options.api_keys.empty();
+  if (!loopback && options.api_keys.empty()) {
+    log_warning("--host {}: other machines may call this server, and no --api-key is set", host);
+  }
+  config.kv.eviction = engine.config().eviction;
+  config.kv.budget = options.model.budget;
+  config.kv.ceiling = options.kv_ceiling;
+  config.kv.cache = engine.cache().config();
+  config.kv.chunk_tokens = engine.config().chunk_tokens;
+  config.max_model_tokens = runtime.model()->args().max_position_embeddings;
+  return config;
+}
+
+void announce(const ServeOptions& options, const std::string& model, int port,
+              const Engine& engine) {
+  const std::string host = options.http.host.find(':') == std::string::npos
+                               ? options.http.host
+                               : "[" + options.http.host + "]";
+  const std::string url = fmt::format("http://{}:{}", host, port);
+  if (options.model.json) {
+    std::cout << dump_json({{"url", url},
+                            {"model", model},
+                            {"kv_bytes_bound", engine.cache().bytes_bound()}})
+              << std::endl;
+    return;
+  }
+  std::cerr << fmt::format("coppice: {} at {}/v1, KV pool {}\n", model, url,
+                           human_bytes(static_cast<double>(engine.cache().bytes_bound())));
+}
+
+// SIGTERM and SIGINT: the first one lets answers end, the second one ends them.
+class StopSignals final {
+ public:
+  StopSignals() {
+    ::sigemptyset(&set_);
+    ::sigaddset(&set_, SIGTERM);
+    ::sigaddset(&set_, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // in every thread made from now on
+  }
+  ~StopSignals() {
+    if (!thread_.joinable()) return;
+    done_ = true;
+    ::pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  void start(std::function<void(int)> on_signal) {
+    thread_ = std::thread([this, on_signal] {
+      for (int count = 1;; ++count) {
+        int signal = 0;
+        ::sigwait(&set_, &signal);
+        if (done_) return;
+        on_signal(count);
+      }
+    });
+  }
+
+ private:
+  sigset_t set_;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+void serve(ServeOptions options) {
+  StopSignals signals;
+  options.http.max_body_bytes = read_bytes("--max-body", options.max_body);
+  const Runtime runtime(options.model);
+  const std::unique_ptr<Engine> engine = make_engine(runtime, options);
+  LoopConfig limits{.max_requests = options.max_requests,
+                    .snapshot_blocks = engine->config().max_blocks / 4};
+  if (options.kv_reuse == "off") {
+    limits.snapshot_blocks = 0;
+  } else if (!options.kv_reuse.empty()) {
+    limits.snapshot_blocks =
+        read_bytes("--kv-reuse", options.kv_reuse) / engine->cache().config().block_bytes();
+  }
+  EngineLoop loop(*engine, limits);
+  const ChatTemplate* chat_template = runtime.find_chat_template();
+  const ServiceConfig config = service_config(runtime, options, *engine);
+  Service service(config, runtime.tokenizer(), chat_template, loop);
+  HttpServer http(options.http, service);
+  const int port = from_flags([&] { return http.bind(); });
+  announce(options, config.model_id, port, *engine);
+  signals.start([&](int count) {
+    loop.stop(std::chrono::seconds(count == 1 ? options.grace_seconds : 0));
+    http.stop();
+  });
+  std::thread listener([&] {
+    http.serve();
+    loop.stop(std::chrono::seconds(0));
+  });
+  loop.run();
+  http.stop();
+  listener.join();
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& program) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command =
+      program.add_subcommand("serve", "an OpenAI-compatible server with one bounded KV pool");
+  add_model_options(*command, options->model, "1024");
+  command->add_option("--host", options->http.host, "address to listen on")->capture_default_str();
+  command->add_option("--port", options->http.port, "port to listen on; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command
+      ->add_option("--api-key", options->api_keys,
+                   "key that clients must send; may be repeated [none: everybody may call]")
+      ->envname("COPPICE_API_KEY");
+  command->add_option("--served-name", options->name, "the model's name for clients [its file's]");
+  command->add_option("--kv-pool", options->kv_pool, "bytes of KV cache for all requests together")
+      ->capture_default_str();
+  command->add_option("--kv-reuse", options->kv_reuse,
+                      "bytes of the pool that states of earlier prompts may hold, or off [a "
+                      "quarter of the pool]");
+  command
+      ->add_option("--kv-ceiling", options->kv_ceiling,
+                   "most entries per KV head that one request may get [what the pool holds]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--max-requests", options->max_requests, "requests waiting and running")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-running", options->max_running, "requests running at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-body", options->max_body, "bytes of a request's body")
+      ->capture_default_str();
+  command
+      ->add_option("--max-connections", options->http.max_connections, "open connections at once")
+      ->check(CLI::Range(1, 900))
+      ->capture_default_str();
+  command
+      ->add_option("--grace", options->grace_seconds,
+                   "seconds that answers may take to end after SIGTERM")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([options] { serve(*options); });
+}
+
+}  // namespace coppice

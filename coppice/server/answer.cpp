@@ -1,0 +1,122 @@
+#include "coppice/server/answer.h"
+
+#include <chrono>
+#include <utility>
+
+#include "coppice/core/log.h"
+#include "coppice/server/api_error.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{100};
+// For logs and counters; nobody is there to read it.
+constexpr int kClientGone = 499;
+
+// Appends what an update brought. With `keep_tokens` off, tokens are only counted in the usage.
+void join(Choice& choice, RequestOutput& output, bool keep_tokens) {
+  choice.text += output.text;
+  if (keep_tokens) {
+    choice.tokens.insert(choice.tokens.end(), std::make_move_iterator(output.tokens.begin()),
+                         std::make_move_iterator(output.tokens.end()));
+  }
+  choice.finish_reason = output.finish_reason;
+  choice.usage = output.usage;
+}
+
+std::string event(const Json& data) { return "data: " + dump_json(data) + "\n\n"; }
+
+}  // namespace
+
+int64_t unix_time() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch())
+      .count();
+}
+
+Answer::Answer(const ReplyHead& head, const AnswerOptions& options, const Tokenizer& tokenizer,
+               EngineLoop& loop, std::function<bool()> client_gone)
+    : head_(head),
+      options_(options),
+      tokenizer_(tokenizer),
+      loop_(loop),
+      client_gone_(std::move(client_gone)) {}
+
+Answer::~Answer() {
+  if (open_) loop_.cancel(call_);
+}
+
+Update Answer::next() {
+  while (true) {
+    if (std::optional<Update> update = mailbox_->take(kPatience)) {
+      if (update->output.error) {
+        throw api_error(update->output.error->code, update->output.error->message);
+      }
+      return *std::move(update);
+    }
+    if (client_gone_()) throw ApiError(kClientGone, "the client is gone");
+  }
+}
+
+void Answer::begin(std::vector<Request> requests, std::vector<std::string> starts) {
+  choices_.resize(requests.size());
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].index = static_cast<int64_t>(i);
+  starts_ = std::move(starts);
+  call_ = loop_.submit(std::move(requests), mailbox_);
+  open_ = true;
+  next();  // accepted
+}
+
+bool Answer::done() const { return finished_ == choices_.size(); }
+
+Json Answer::usage() const { return usage_json(choices_, options_.n, options_.eviction); }
+
+Json Answer::wait() {
+  while (!done()) {
+    Update update = next();
+    Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
+    if (update.output.finished()) ++finished_;
+    join(choice, update.output, options_.logprobs);
+  }
+  open_ = false;
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].text.insert(0, starts_[i]);
+  const Json usage_block = usage();
+  log_info("{} done: {}", head_.id, dump_json(usage_block));
+  return answer_json(head_, choices_, options_.logprobs, tokenizer_, usage_block);
+}
+
+void Answer::stream(const std::function<bool(std::string_view)>& write) {
+  const auto send = [&](Json chunk) {
+    if (options_.include_usage && !chunk.contains("usage")) chunk["usage"] = nullptr;
+    if (!write(event(chunk))) throw ApiError(kClientGone, "the client is gone");
+  };
+  try {
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      Choice first{.index = choices_[i].index, .text = starts_[i]};
+      if (head_.kind == ApiKind::kCompletion && first.text.empty()) continue;
+      send(chunk_json(head_, first, true, false, tokenizer_));
+    }
+    while (!done()) {
+      Update update = next();
+      Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
+      const bool ends = update.output.finished();
+      if (ends) ++finished_;
+      Choice fresh{.index = choice.index};
+      join(fresh, update.output, options_.logprobs);
+      choice.usage = fresh.usage;
+      if (ends || !fresh.text.empty() || !fresh.tokens.empty()) {
+        send(chunk_json(head_, fresh, false, options_.logprobs, tokenizer_));
+      }
+    }
+    open_ = false;
+    const Json usage_block = usage();
+    log_info("{} done: {}", head_.id, dump_json(usage_block));
+    if (options_.include_usage) send(usage_chunk_json(head_, usage_block));
+    write("data: [DONE]\n\n");
+  } catch (const ApiError& error) {
+    log_info("{} ended: {}", head_.id, error.what());
+    if (error.status() != kClientGone) write(event(error.to_json()));
+  }
+}
+
+}  // namespace coppice

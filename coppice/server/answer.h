@@ -1,0 +1,65 @@
+// One call's answer, from the queue to the last byte: whole or as a stream of events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coppice/core/json.h"
+#include "coppice/server/engine_loop.h"
+#include "coppice/server/replies.h"
+
+namespace coppice {
+
+struct AnswerOptions {
+  int64_t n = 1;  // choices of each prompt
+  bool include_usage = false;
+  bool logprobs = false;
+  EvictionConfig eviction;  // in force
+};
+
+// Seconds since 1970.
+int64_t unix_time();
+
+class Answer final {
+ public:
+  // `tokenizer` and `loop` must outlive it. `client_gone` is asked several times a second while
+  // there is nothing to send.
+  Answer(const ReplyHead& head, const AnswerOptions& options, const Tokenizer& tokenizer,
+         EngineLoop& loop, std::function<bool()> client_gone);
+  ~Answer();  // cancels what is not done
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+
+  // Queues the requests, `starts` being the text that stands before each answer, and waits until
+  // the engine has taken them. Throws ApiError: the engine refused, the queue is full, or the
+  // client is gone (499).
+  void begin(std::vector<Request> requests, std::vector<std::string> starts);
+  // The whole answer. Throws ApiError.
+  Json wait();
+  // Server-sent events up to [DONE]; a fault on the way is an event with an error, and the last. A
+  // client that is gone ends it.
+  void stream(const std::function<bool(std::string_view)>& write);
+
+ private:
+  Update next();
+  bool done() const;
+  Json usage() const;
+
+  const ReplyHead head_;
+  const AnswerOptions options_;
+  const Tokenizer& tokenizer_;
+  EngineLoop& loop_;
+  const std::function<bool()> client_gone_;
+  std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  CallId call_ = 0;
+  bool open_ = false;  // the loop may still have work for it
+  std::vector<Choice> choices_;
+  std::vector<std::string> starts_;
+  std::size_t finished_ = 0;
+};
+
+}  // namespace coppice

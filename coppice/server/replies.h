@@ -1,0 +1,51 @@
+// The JSON that goes back: objects of OpenAI's API, with what the cache did in `usage.kv`.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coppice/core/json.h"
+#include "coppice/engine/request.h"
+#include "coppice/eviction/policy.h"
+#include "coppice/processor/tokenizer.h"
+
+namespace coppice {
+
+enum class ApiKind { kChat, kCompletion };
+
+// What all objects of one answer share.
+struct ReplyHead {
+  ApiKind kind = ApiKind::kChat;
+  std::string id;
+  int64_t created = 0;
+  std::string model;
+};
+
+// One choice as far as it has come.
+struct Choice {
+  int64_t index = 0;
+  std::string text = {};
+  std::vector<SampledToken> tokens = {};
+  FinishReason finish_reason = FinishReason::kNone;
+  Usage usage = {};
+};
+
+// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "kv"}. Choices of
+// one prompt stand together, `n` of each; a prompt's tokens count once. `eviction` has nothing
+// unset.
+Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig& eviction);
+
+// The whole answer. `logprobs`: whether they were asked for.
+Json answer_json(const ReplyHead& head, std::span<const Choice> choices, bool logprobs,
+                 const Tokenizer& tokenizer, const Json& usage);
+
+// A chunk of a stream with what is new of one choice: its text, its tokens, perhaps its end.
+// `first`: the chunk names the role.
+Json chunk_json(const ReplyHead& head, const Choice& fresh, bool first, bool logprobs,
+                const Tokenizer& tokenizer);
+// The chunk with usage, which has no choices.
+Json usage_chunk_json(const ReplyHead& head, const Json& usage);
+
+}  // namespace coppice

@@ -1,0 +1,21 @@
+// What a request comes to before it is queued: everything it leaves open filled in, everything that
+// the engine would refuse refused.
+#pragma once
+
+#include <cstdint>
+
+#include "coppice/engine/engine.h"
+
+namespace coppice {
+
+struct RequestPlan {
+  int64_t prompt_tokens = 0;
+  int64_t worst_blocks = 0;  // most blocks of the pool it will hold at once
+};
+
+// Fills in request.eviction (nothing in it stays unset) and request.sampling.max_tokens (absent: as
+// many as positions and the pool allow). The request has no session. Throws as Engine::submit, and
+// changes nothing in the engine.
+RequestPlan plan_request(const Engine& engine, Request& request);
+
+}  // namespace coppice

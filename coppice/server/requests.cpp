@@ -1,0 +1,183 @@
+#include "coppice/server/requests.h"
+
+#include <limits>
+
+#include "coppice/server/api_error.h"
+#include "coppice/server/fields.h"
+
+namespace coppice {
+namespace {
+
+constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
+constexpr int64_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
+
+// Text alone: parts of other kinds would reach a template that writes markers for them.
+void check_content(const Json& messages) {
+  if (!messages.is_array()) refuse_field("messages", "expected a list of messages");
+  if (messages.empty()) refuse_field("messages", "expected at least one message, got none");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (!message.is_object() || !message.contains("content")) continue;
+    const Json& content = message["content"];
+    if (!content.is_array()) continue;
+    for (const Json& part : content) {
+      const bool text = part.is_object() && part.contains("type") && part["type"] == "text";
+      if (!text) {
+        refuse_field(fmt::format("messages[{}].content", i),
+                     "this model reads text alone; expected parts of type \"text\"");
+      }
+    }
+  }
+}
+
+// Arguments of earlier tool calls are JSON in a string: the limits of the body hold for them too.
+void check_arguments(const Json& messages) {
+  for (const Json& message : messages) {
+    if (!message.is_object() || !message.contains("tool_calls")) continue;
+    for (const Json& call : message["tool_calls"]) {
+      if (!call.is_object()) continue;
+      const Json& function = call.contains("function") ? call["function"] : call;
+      if (!function.is_object() || !function.contains("arguments")) continue;
+      const Json& arguments = function["arguments"];
+      if (!arguments.is_string()) continue;
+      const std::string& text = arguments.get_ref<const std::string&>();
+      if (text.find_first_not_of(" \t\r\n") == std::string::npos) continue;
+      try {
+        parse_body(text);
+      } catch (const Error& error) {
+        refuse_field("messages", "the arguments of a tool call are not a JSON object ({})",
+                     error.what());
+      }
+    }
+  }
+}
+
+// Keys of messages keep the order in which they were written.
+ChatRequest read_messages(Fields& fields, std::string_view body) {
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr) refuse_field("messages", "is required");
+  check_content(*messages);
+  check_arguments(*messages);
+  ChatRequest chat;
+  chat.messages = parse_ordered_json(body, "request body")["messages"];
+  if (const Json* extra = fields.find("chat_template_kwargs")) {
+    if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
+    chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
+  }
+  return chat;
+}
+
+std::vector<int32_t> read_ids(const Json& list, const std::string& name) {
+  std::vector<int32_t> ids;
+  for (const Json& id : list) {
+    ids.push_back(static_cast<int32_t>(read_integer(id, name, 0, kMostId)));
+  }
+  return ids;
+}
+
+// A string, a list of strings, a list of token ids, or a list of such lists.
+std::vector<CompletionPrompt> read_prompts(Fields& fields) {
+  const Json* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse_field("prompt", "is required");
+  if (prompt->is_string()) return {prompt->get<std::string>()};
+  if (!prompt->is_array() || prompt->empty()) {
+    refuse_field("prompt", "expected a string, token ids, or a list of either that is not empty");
+  }
+  if (!prompt->front().is_string() && !prompt->front().is_array()) {
+    return {read_ids(*prompt, "prompt")};
+  }
+  std::vector<CompletionPrompt> prompts;
+  for (const Json& item : *prompt) {
+    if (item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else if (item.is_array()) {
+      prompts.emplace_back(read_ids(item, "prompt"));
+    } else {
+      refuse_field("prompt", "expected strings or lists of token ids");
+    }
+  }
+  return prompts;
+}
+
+void read_chat_logprobs(Fields& fields, SamplingParams& sampling) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kMaxTopLogprobs);
+  if (top && !wanted) refuse_field("top_logprobs", "goes with logprobs: true alone");
+  if (wanted) sampling.logprobs = top.value_or(0);
+}
+
+}  // namespace
+
+ChatBody read_chat_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  ChatBody result;
+  result.model = fields.text("model");
+  result.chat = read_messages(fields, body);
+  result.generation = read_generation(fields);
+  read_chat_logprobs(fields, result.generation.sampling);
+  fields.expect_only("response_format", {{"type", "text"}});
+  fields.expect_only("modalities", Json::array({"text"}));
+  fields.finish();
+  return result;
+}
+
+CompletionBody read_completion_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  CompletionBody result;
+  result.model = fields.text("model");
+  result.prompts = read_prompts(fields);
+  result.generation = read_generation(fields);
+  SamplingParams& sampling = result.generation.sampling;
+  if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
+  sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
+  result.echo = fields.boolean("echo").value_or(false);
+  if (result.echo && sampling.logprobs) {
+    refuse_field("logprobs", "not supported together with echo: scores of the prompt are not kept");
+  }
+  fields.expect_only("best_of", result.generation.n);
+  fields.expect_only("suffix", "");
+  fields.finish();
+  const auto prompts = static_cast<int64_t>(result.prompts.size());
+  if (prompts > kMaxChoices / result.generation.n) {
+    refuse_field("n", "{} prompts with {} choices each; at most {} choices in all", prompts,
+                 result.generation.n, kMaxChoices);
+  }
+  return result;
+}
+
+TokenizeBody read_tokenize_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  TokenizeBody result;
+  result.model = fields.text("model");
+  result.prompt = fields.text("prompt");
+  if (fields.has("messages")) {
+    if (result.prompt) refuse_field("messages", "give either prompt or messages");
+    result.chat = read_messages(fields, body);
+    result.chat->add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  } else if (!result.prompt) {
+    refuse_field("prompt", "is required, or messages");
+  } else {
+    result.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  }
+  fields.finish();
+  return result;
+}
+
+DetokenizeBody read_detokenize_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  DetokenizeBody result;
+  result.model = fields.text("model");
+  const Json* tokens = fields.find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) {
+    refuse_field("tokens", "expected a list of token ids");
+  }
+  result.tokens = read_ids(*tokens, "tokens");
+  fields.finish();
+  return result;
+}
+
+}  // namespace coppice

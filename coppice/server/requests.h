@@ -1,0 +1,50 @@
+// The bodies of the endpoints as plain values: read, checked, not yet tokenised.
+//
+// Throws ApiError 400, which names the field, for everything that is malformed or not supported.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "coppice/processor/chat_template.h"
+#include "coppice/server/generation.h"
+
+namespace coppice {
+
+struct ChatBody {
+  std::optional<std::string> model;
+  ChatRequest chat;
+  Generation generation;
+};
+
+using CompletionPrompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct CompletionBody {
+  std::optional<std::string> model;
+  std::vector<CompletionPrompt> prompts;  // at least one
+  bool echo = false;
+  Generation generation;
+};
+
+struct TokenizeBody {
+  std::optional<std::string> model;
+  std::optional<std::string> prompt;  // or
+  std::optional<ChatRequest> chat;
+  bool add_special_tokens = true;  // of a prompt
+};
+
+struct DetokenizeBody {
+  std::optional<std::string> model;
+  std::vector<int32_t> tokens;
+};
+
+ChatBody read_chat_body(std::string_view body);
+CompletionBody read_completion_body(std::string_view body);
+TokenizeBody read_tokenize_body(std::string_view body);
+DetokenizeBody read_detokenize_body(std::string_view body);
+
+}  // namespace coppice

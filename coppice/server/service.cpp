@@ -1,0 +1,338 @@
+#include "coppice/server/service.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <span>
+
+#include "coppice/core/error.h"
+#include "coppice/core/log.h"
+#include "coppice/core/sha256.h"
+#include "coppice/server/answer.h"
+#include "coppice/server/api_error.h"
+#include "coppice/server/metrics.h"
+
+namespace coppice {
+namespace {
+
+struct Route {
+  std::string_view method, path;
+};
+constexpr std::array<Route, 7> kRoutes = {{{"GET", "/health"},
+                                           {"GET", "/metrics"},
+                                           {"GET", "/v1/models"},
+                                           {"POST", "/v1/chat/completions"},
+                                           {"POST", "/v1/completions"},
+                                           {"POST", "/tokenize"},
+                                           {"POST", "/detokenize"}}};
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+std::string sha256(std::string_view text) {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(text.data(), text.size())));
+  return hash.finish();
+}
+
+// In a time that does not depend on where they differ. REQUIRES: equal sizes.
+bool same_hash(const std::string& a, const std::string& b) {
+  unsigned different = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    different |=
+        static_cast<unsigned>(static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]));
+  }
+  return different == 0;
+}
+
+std::string random_hex() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+bool is_json_type(std::string_view content_type) {
+  std::string type = lower(content_type);
+  std::erase(type, ' ');
+  return type == "application/json" || type == "application/json;charset=utf-8" ||
+         type == "application/json;charset=\"utf-8\"";
+}
+
+bool is_loopback_name(std::string_view host) {
+  const std::size_t colon = host.rfind(':');
+  const bool port = colon != std::string_view::npos && host.find(']', colon) == std::string::npos;
+  const std::string name = lower(port ? host.substr(0, colon) : host);
+  return name.empty() || name == "localhost" || name == "127.0.0.1" || name == "[::1]";
+}
+
+// The field that a refusal of validate() speaks of.
+std::string sampling_field(std::string_view message) {
+  for (const char* name :
+       {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "logit_bias", "max_tokens", "stop_token", "stop"}) {
+    if (message.find(name) != std::string_view::npos) return name;
+  }
+  return {};
+}
+
+Reply json_reply(const Json& body) { return {.body = dump_json(body)}; }
+
+}  // namespace
+
+Service::Service(const ServiceConfig& config, const Tokenizer& tokenizer,
+                 const ChatTemplate* chat_template, EngineLoop& loop)
+    : config_(config),
+      tokenizer_(tokenizer),
+      chat_template_(chat_template),
+      loop_(loop),
+      instance_(random_hex()) {
+  for (const std::string& key : config_.api_keys) key_hashes_.push_back(sha256(key));
+}
+
+bool Service::key_fits(const std::string& authorization) const {
+  constexpr std::string_view kScheme = "bearer ";
+  const bool bearer = lower(authorization.substr(0, kScheme.size())) == kScheme;
+  const std::string hash = sha256(bearer ? authorization.substr(kScheme.size()) : authorization);
+  bool fits = false;
+  for (const std::string& known : key_hashes_) fits |= same_hash(hash, known);
+  return fits && bearer;
+}
+
+std::optional<Reply> Service::refuse_early(const ApiCall& call) {
+  if (config_.loopback_hosts_only && !is_loopback_name(call.host)) {
+    return error_reply(403,
+                       "this server answers to localhost alone; start it with --api-key to serve "
+                       "other host names",
+                       "host_not_allowed");
+  }
+  if (call.path != "/health" && !key_hashes_.empty() && !key_fits(call.authorization)) {
+    Reply reply =
+        error_reply(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
+    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return reply;
+  }
+  std::string_view allowed;
+  for (const Route& route : kRoutes) {
+    if (route.path == call.path) allowed = route.method;
+  }
+  if (call.path.starts_with(kModelPrefix)) allowed = "GET";
+  if (allowed.empty()) {
+    return error_reply(404, "there is no " + in_quotes(call.path) + " here", "not_found");
+  }
+  if (call.method != allowed && !(call.method == "HEAD" && allowed == "GET")) {
+    Reply reply = error_reply(405, fmt::format("{} takes {}, got {}", in_quotes(call.path), allowed,
+                                               in_quotes(call.method)));
+    reply.headers.emplace_back("Allow", allowed);
+    return reply;
+  }
+  if (allowed != "POST") return std::nullopt;
+  if (!is_json_type(call.content_type)) {
+    return error_reply(415, "expected Content-Type: application/json (UTF-8), got " +
+                                in_quotes(call.content_type));
+  }
+  if (!call.content_encoding.empty() && lower(call.content_encoding) != "identity") {
+    return error_reply(415, "Content-Encoding " + in_quotes(call.content_encoding) +
+                                " is not supported; send the body as it is");
+  }
+  return std::nullopt;
+}
+
+Reply Service::error_reply(int status, const std::string& message, const std::string& code) {
+  count(status);
+  return {.status = status, .body = dump_json(ApiError(status, message, {}, code).to_json())};
+}
+
+Reply Service::handle(const ApiCall& call) {
+  try {
+    Reply reply = dispatch(call);
+    count(reply.status);
+    return reply;
+  } catch (const ApiError& error) {
+    count(error.status());
+    Reply reply{.status = error.status(), .body = dump_json(error.to_json())};
+    if (error.status() == 429) reply.headers.emplace_back("Retry-After", "1");
+    return reply;
+  } catch (const Error& error) {
+    const ApiError shown = api_error(error.code(), error.what());
+    count(shown.status());
+    return {.status = shown.status(), .body = dump_json(shown.to_json())};
+  } catch (const std::exception& error) {
+    log_warning("{} {} failed: {}", call.method, call.path, error.what());
+    return error_reply(500, "the server could not answer this request", "internal_error");
+  }
+}
+
+Reply Service::dispatch(const ApiCall& call) {
+  if (call.path == "/v1/chat/completions") return chat(call);
+  if (call.path == "/v1/completions") return completion(call);
+  if (call.path == "/tokenize") return tokenize(call);
+  if (call.path == "/detokenize") return detokenize(call);
+  if (call.path == "/metrics") return metrics();
+  if (call.path == "/health") return json_reply({{"status", "ok"}});
+  return models(call);
+}
+
+Json Service::model_json() const {
+  const KvRules& kv = config_.kv;
+  return {{"id", config_.model_id},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "coppice"},
+          {"max_model_len", config_.max_model_tokens},
+          {"kv",
+           {{"policy", kv.eviction.policy},
+            {"budget", kv.budget.to_string()},
+            {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
+}
+
+Reply Service::models(const ApiCall& call) const {
+  if (call.path == "/v1/models") {
+    return json_reply({{"object", "list"}, {"data", Json::array({model_json()})}});
+  }
+  check_model(call.path.substr(kModelPrefix.size()));
+  return json_reply(model_json());
+}
+
+void Service::check_model(const std::optional<std::string>& model) const {
+  if (!model || *model == config_.model_id) return;
+  throw ApiError(404,
+                 fmt::format("there is no model {}; this server has {}", in_quotes(*model),
+                             in_quotes(config_.model_id)),
+                 "model", "model_not_found");
+}
+
+std::vector<int32_t> Service::encode_chat(const ChatRequest& chat) const {
+  if (chat_template_ == nullptr) {
+    throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
+  }
+  try {
+    const RenderedPrompt prompt = chat_template_->render(chat);
+    return tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+  } catch (const Error& error) {
+    throw api_error(error.code(), error.what(), "messages");
+  }
+}
+
+Request Service::make_request(const Generation& generation, std::vector<int32_t> prompt) const {
+  try {
+    validate(generation.sampling, tokenizer_.vocab_size());
+  } catch (const Error& error) {
+    throw api_error(error.code(), error.what(), sampling_field(error.what()));
+  }
+  Request request;
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  const int64_t room = std::max<int64_t>(0, config_.max_model_tokens - tokens);
+  request.eviction =
+      resolve_kv(generation.kv, config_.kv, tokens + generation.sampling.max_tokens.value_or(room));
+  request.prompt = std::move(prompt);
+  request.sampling = generation.sampling;
+  return request;
+}
+
+Reply Service::chat(const ApiCall& call) {
+  const ChatBody body = read_chat_body(call.body);
+  check_model(body.model);
+  return answer(call, ApiKind::kChat, body.generation,
+                {make_request(body.generation, encode_chat(body.chat))}, {});
+}
+
+Reply Service::completion(const ApiCall& call) {
+  CompletionBody body = read_completion_body(call.body);
+  check_model(body.model);
+  std::vector<Request> requests;
+  std::vector<std::string> echoes;
+  for (CompletionPrompt& prompt : body.prompts) {
+    std::vector<int32_t> ids;
+    if (auto* text = std::get_if<std::string>(&prompt)) {
+      ids = tokenizer_.encode(*text, {.parse_special = true, .add_special = true});
+      if (body.echo) echoes.push_back(std::move(*text));
+    } else {
+      ids = std::move(std::get<std::vector<int32_t>>(prompt));
+      if (body.echo) echoes.push_back(tokenizer_.decode(ids));
+    }
+    requests.push_back(make_request(body.generation, std::move(ids)));
+  }
+  return answer(call, ApiKind::kCompletion, body.generation, std::move(requests),
+                std::move(echoes));
+}
+
+Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& generation,
+                      std::vector<Request> prompts, std::vector<std::string> echoes) {
+  std::vector<Request> requests;
+  std::vector<std::string> starts;
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    for (int64_t i = 0; i < generation.n; ++i) {
+      requests.push_back(prompts[p]);
+      if (auto& seed = requests.back().sampling.seed) *seed += static_cast<uint64_t>(i);
+      starts.push_back(echoes.empty() ? std::string() : echoes[p]);
+    }
+  }
+  const ReplyHead head{
+      .kind = kind, .id = next_id(kind), .created = unix_time(), .model = config_.model_id};
+  const AnswerOptions options{.n = generation.n,
+                              .include_usage = generation.include_usage,
+                              .logprobs = generation.sampling.logprobs.has_value(),
+                              .eviction = *prompts.front().eviction};
+  auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
+  answer->begin(std::move(requests), std::move(starts));
+  Reply reply;
+  reply.headers.emplace_back("X-Request-Id", head.id);
+  if (generation.stream) {
+    reply.content_type = "text/event-stream";
+    reply.headers.emplace_back("Cache-Control", "no-cache");
+    reply.stream = [answer](const WriteFn& write) { answer->stream(write); };
+  } else {
+    reply.body = dump_json(answer->wait());
+  }
+  return reply;
+}
+
+Reply Service::tokenize(const ApiCall& call) const {
+  const TokenizeBody body = read_tokenize_body(call.body);
+  check_model(body.model);
+  const std::vector<int32_t> ids =
+      body.chat ? encode_chat(*body.chat)
+                : tokenizer_.encode(*body.prompt, {.parse_special = true,
+                                                   .add_special = body.add_special_tokens});
+  return json_reply(
+      {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", config_.max_model_tokens}});
+}
+
+Reply Service::detokenize(const ApiCall& call) const {
+  const DetokenizeBody body = read_detokenize_body(call.body);
+  check_model(body.model);
+  for (const int32_t id : body.tokens) {
+    if (id >= tokenizer_.vocab_size()) {
+      refuse_field("tokens", "token id {} is not in the vocabulary of {}", id,
+                   tokenizer_.vocab_size());
+    }
+  }
+  return json_reply({{"prompt", tokenizer_.decode(body.tokens)}});
+}
+
+Reply Service::metrics() const {
+  std::map<int, int64_t> replies;
+  {
+    const std::lock_guard lock(mutex_);
+    replies = replies_;
+  }
+  return {.content_type = "text/plain; version=0.0.4",
+          .body = metrics_text(loop_.stats(), replies)};
+}
+
+std::string Service::next_id(ApiKind kind) {
+  return fmt::format("{}-{}{:08x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", instance_,
+                     next_id_.fetch_add(1));
+}
+
+void Service::count(int status) {
+  const std::lock_guard lock(mutex_);
+  ++replies_[status];
+}
+
+}  // namespace coppice

@@ -1,0 +1,65 @@
+#include "coppice/server/snapshot_store.h"
+
+#include <algorithm>
+
+#include "coppice/core/error.h"
+#include "coppice/engine/sequence.h"
+
+namespace coppice {
+namespace {
+
+bool same_settings(const EvictionConfig& a, const EvictionConfig& b) {
+  return a.policy == b.policy && a.budget_entries == b.budget_entries && a.sinks == b.sinks &&
+         a.recent == b.recent && a.floor == b.floor && a.lookahead == b.lookahead &&
+         a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer;
+}
+
+}  // namespace
+
+SnapshotStore::SnapshotStore(Engine& engine, int64_t max_blocks)
+    : engine_(engine), max_blocks_(max_blocks) {}
+
+const SnapshotStore::Snapshot* SnapshotStore::find(std::span<const int32_t> prompt,
+                                                   const EvictionConfig& eviction,
+                                                   int64_t chunk_tokens) {
+  auto best = snapshots_.end();
+  for (auto it = snapshots_.begin(); it != snapshots_.end(); ++it) {
+    const std::vector<int32_t>& tokens = it->tokens;
+    if (tokens.size() >= prompt.size()) continue;  // a token must be left to read
+    if (best != snapshots_.end() && tokens.size() <= best->tokens.size()) continue;
+    if (it->chunk_tokens != chunk_tokens || !same_settings(it->eviction, eviction)) continue;
+    if (std::equal(tokens.begin(), tokens.end(), prompt.begin())) best = it;
+  }
+  if (best == snapshots_.end()) return nullptr;
+  snapshots_.splice(snapshots_.begin(), snapshots_, best);
+  return &snapshots_.front();
+}
+
+bool SnapshotStore::add(SessionId session, std::vector<int32_t> tokens,
+                        const EvictionConfig& eviction, int64_t chunk_tokens, int64_t free_blocks) {
+  const auto sequence = engine_.sequence_of_session(session);
+  if (!sequence) return false;
+  const int64_t needed = blocks_of(engine_.cache(), *sequence);
+  if (needed > max_blocks_ || needed > free_blocks + blocks_) return false;
+  while (blocks_ + needed > max_blocks_ || needed > free_blocks) {
+    free_blocks += snapshots_.back().blocks;
+    drop_oldest();
+  }
+  snapshots_.push_front({.session = engine_.fork_session(session),
+                         .tokens = std::move(tokens),
+                         .eviction = eviction,
+                         .chunk_tokens = chunk_tokens,
+                         .blocks = needed});
+  blocks_ += needed;
+  return true;
+}
+
+bool SnapshotStore::drop_oldest() {
+  if (snapshots_.empty()) return false;
+  engine_.drop_session(snapshots_.back().session);
+  blocks_ -= snapshots_.back().blocks;
+  snapshots_.pop_back();
+  return true;
+}
+
+}  // namespace coppice

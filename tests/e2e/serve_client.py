@@ -1,0 +1,95 @@
+"""A server process and a plain HTTP client for tests: no third-party packages."""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+COPPICE = os.environ["COPPICE_BINARY"]
+
+
+class Server:
+    """`coppice serve` on a free port, with its messages in a file."""
+
+    def __init__(self, model, *flags):
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(
+            [COPPICE, "serve", "--model", str(model), "--port", "0", "--json", *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the server did not start: {self.messages()}")
+        self.ready = json.loads(line)
+        self.url = self.ready["url"]
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def messages(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self, how=signal.SIGTERM, timeout=60):
+        """The exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(timeout)
+        self.process.stdout.close()
+        return code
+
+    def connect(self, timeout=120):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def send(self, method, path, body=None, headers=None):
+        """(status, headers, bytes). `body` is bytes, or an object that becomes JSON."""
+        connection = self.connect()
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **(headers or {})} if method == "POST" else headers or {}
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response.status, dict(response.getheaders()), data
+
+    def post(self, path, body, headers=None):
+        status, _, data = self.send("POST", path, body, headers)
+        return status, json.loads(data)
+
+    def answer(self, path, body):
+        status, result = self.post(path, body)
+        if status != 200:
+            raise AssertionError(f"{status}: {result}")
+        return result
+
+    def stream(self, path, body):
+        """The events of a stream, [DONE] checked and left out."""
+        status, headers, data = self.send("POST", path, {**body, "stream": True})
+        if status != 200:
+            raise AssertionError(f"{status}: {data}")
+        assert headers["Content-Type"] == "text/event-stream", headers
+        events = [line[6:] for line in data.decode().split("\n\n") if line]
+        assert events[-1] == "[DONE]", events[-1]
+        return [json.loads(event) for event in events[:-1]]
+
+    def metrics(self):
+        status, _, data = self.send("GET", "/metrics")
+        assert status == 200, status
+        return {line.split()[0]: float(line.split()[1]) for line in data.decode().splitlines() if line[0] != "#"}
+
+    def wait_until(self, what, seconds=10):
+        """Polls the metrics until `what(metrics)` holds."""
+        until = time.time() + seconds
+        while time.time() < until:
+            if what(self.metrics()):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def resident_bytes(self):
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
