@@ -202,7 +202,7 @@ void EngineLoop::start(Job job) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
-    const bool read_first = snapshots_.enabled() && boundary > job.reused;
+    const bool read_first = snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
     const RequestId id =
         read_first ? begin_reading(job, job.reused, boundary) : begin_answer(job, job.reused);
     active_.emplace(id, std::move(job));

@@ -89,6 +89,8 @@ class HttpServer::Impl final : public httplib::Server {
   Impl(const HttpConfig& config, Service& service)
       : config_(config), service_(service), list_(most_connections(config.max_connections)) {
     new_task_queue = [this] { return new ConnectionThreads(list_); };
+    set_keep_alive_timeout(config.idle_seconds);  // what answers say of it
+    set_keep_alive_max_count(1000);
     set_payload_max_length(static_cast<size_t>(config.max_body_bytes));
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       return route(request, response);
@@ -205,6 +207,10 @@ class HttpServer::Impl final : public httplib::Server {
     }
     if (too_large(request)) {
       refuse_size(response);
+      return HandlerResponse::Handled;
+    }
+    if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding")) {
+      refuse(response, 411, "a request with a body tells its Content-Length", "length_required");
       return HandlerResponse::Handled;
     }
     return HandlerResponse::Unhandled;

@@ -1,12 +1,17 @@
 #include "coppice/server/snapshot_store.h"
 
 #include <algorithm>
+#include <array>
 
 #include "coppice/core/error.h"
 #include "coppice/engine/sequence.h"
 
 namespace coppice {
 namespace {
+
+// Policies whose scores come from the cache's entries alone.
+constexpr std::array<std::string_view, 6> kStateless = {"full",   "streaming", "knorm",
+                                                        "random", "trimkv",    "dbtrimkv"};
 
 bool same_settings(const EvictionConfig& a, const EvictionConfig& b) {
   return a.policy == b.policy && a.budget_entries == b.budget_entries && a.sinks == b.sinks &&
@@ -18,6 +23,11 @@ bool same_settings(const EvictionConfig& a, const EvictionConfig& b) {
 
 SnapshotStore::SnapshotStore(Engine& engine, int64_t max_blocks)
     : engine_(engine), max_blocks_(max_blocks) {}
+
+bool SnapshotStore::keeps(std::string_view policy) const {
+  return max_blocks_ > 0 &&
+         std::find(kStateless.begin(), kStateless.end(), policy) != kStateless.end();
+}
 
 const SnapshotStore::Snapshot* SnapshotStore::find(std::span<const int32_t> prompt,
                                                    const EvictionConfig& eviction,

@@ -12,6 +12,7 @@
 #include <list>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "coppice/engine/engine.h"
@@ -43,7 +44,9 @@ class SnapshotStore final {
            int64_t chunk_tokens, int64_t free_blocks);
   bool drop_oldest();  // false: there is none
 
-  bool enabled() const { return max_blocks_ > 0; }
+  // Whether states under `policy` can be kept: not those of policies that remember more than what
+  // the cache holds.
+  bool keeps(std::string_view policy) const;
   int64_t blocks() const { return blocks_; }
   int64_t max_blocks() const { return max_blocks_; }
   int64_t size() const { return static_cast<int64_t>(snapshots_.size()); }
