@@ -60,6 +60,8 @@ struct EvictionConfig {
   int64_t buffer = 0;  // entries per row; needs parity_reference
   // The policy's own settings by name. What it does not know is refused.
   OptionMap options = {};
+
+  bool operator==(const EvictionConfig&) const = default;
 };
 
 struct ScorerSettings;

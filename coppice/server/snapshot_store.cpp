@@ -13,12 +13,6 @@ namespace {
 constexpr std::array<std::string_view, 6> kStateless = {"full",   "streaming", "knorm",
                                                         "random", "trimkv",    "dbtrimkv"};
 
-bool same_settings(const EvictionConfig& a, const EvictionConfig& b) {
-  return a.policy == b.policy && a.budget_entries == b.budget_entries && a.sinks == b.sinks &&
-         a.recent == b.recent && a.floor == b.floor && a.lookahead == b.lookahead &&
-         a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer;
-}
-
 }  // namespace
 
 SnapshotStore::SnapshotStore(Engine& engine, int64_t max_blocks)
@@ -37,7 +31,7 @@ const SnapshotStore::Snapshot* SnapshotStore::find(std::span<const int32_t> prom
     const std::vector<int32_t>& tokens = it->tokens;
     if (tokens.size() >= prompt.size()) continue;  // a token must be left to read
     if (best != snapshots_.end() && tokens.size() <= best->tokens.size()) continue;
-    if (it->chunk_tokens != chunk_tokens || !same_settings(it->eviction, eviction)) continue;
+    if (it->chunk_tokens != chunk_tokens || it->eviction != eviction) continue;
     if (std::equal(tokens.begin(), tokens.end(), prompt.begin())) best = it;
   }
   if (best == snapshots_.end()) return nullptr;
