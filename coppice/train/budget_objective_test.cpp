@@ -125,9 +125,10 @@ TEST(BudgetObjectiveTest, TheLossFallsAndTheBaseTakesNoGradient) {
       (step == 0 ? first : last) = measures.mean("kl");
     }
     EXPECT_LT(last, 0.8 * first) << variant;
-    for (const auto& item : model->named_parameters())
-      if (item.key().find("retention_gate") == std::string::npos)
-        EXPECT_FALSE(item.value().grad().defined()) << item.key();
+    for (const auto& item : model->named_parameters()) {
+      const bool gate = item.key().find("retention_gate") != std::string::npos;
+      EXPECT_TRUE(gate || !item.value().grad().defined()) << item.key();
+    }
   }
 }
 
@@ -136,7 +137,8 @@ TEST(BudgetObjectiveTest, G06_ARowWithoutTargetsGivesNoGradient) {
   Row row = random_row({0, 64}, 1);
   row.targets.assign(64, kNoTarget);
   const Outcome outcome = run_once(*model, {.least = 8, .most = 8}, row);
-  if (outcome.gradients.defined()) EXPECT_EQ(outcome.gradients.abs().max().item<float>(), 0.0F);
+  const bool some = outcome.gradients.defined() && outcome.gradients.abs().max().item<float>() > 0;
+  EXPECT_FALSE(some);
 }
 
 TEST(BudgetObjectiveTest, RefusesWhatIsOutOfRange) {
