@@ -22,7 +22,7 @@ struct ModelOptions {
   std::optional<int64_t> recent;
   int64_t floor = 0;
   int64_t lookahead = 2;
-  OptionMap policy_options;  // the policy's own settings by name
+  OptionMap policy_options;       // the policy's own settings by name
   bool parity_reference = false;  // gated policies as the published code runs them
   int64_t buffer = 0;             // entries per head above the budget, with parity_reference
   int64_t chunk = 128;

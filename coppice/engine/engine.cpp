@@ -65,8 +65,7 @@ void check_prompt(const Request& request, int64_t vocab_size) {
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
   return a.policy == b.policy && a.sinks == b.sinks && a.floor == b.floor &&
          a.lookahead == b.lookahead && a.scope == b.scope &&
-         a.parity_reference == b.parity_reference && a.buffer == b.buffer &&
-         a.options == b.options;
+         a.parity_reference == b.parity_reference && a.buffer == b.buffer && a.options == b.options;
 }
 
 }  // namespace
