@@ -268,7 +268,8 @@ TEST(GoldenRivals, K07_pyramid_budgets_sum_to_the_total) {
 }
 
 TEST(BudgetPlan, adakv_blends_as_published_and_keeps_the_total) {
-  for (const Json& row : golden_case("adakv_rounding")["expected"]["rows"]) {
+  const Json item = golden_case("adakv_rounding");
+  for (const Json& row : item["expected"]["rows"]) {
     const auto counts = row["global_counts"].get<std::vector<int64_t>>();
     const std::vector<double> wanted = blend_head_shares(counts, row["floor_alpha"]);
     const std::vector<int64_t> lengths(3, 1000), least(3, 0);
