@@ -3,18 +3,41 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "coppice/cache/cache_testing.h"
+#include "coppice/core/json.h"
 #include "coppice/eviction/policy.h"
 
 namespace coppice::testing {
 
 using Positions = std::vector<int32_t>;
+
+// A case of tests/golden/eviction_cases.json.
+inline Json golden_case(const std::string& id) {
+  std::ifstream file(COPPICE_SOURCE_DIR "/tests/golden/eviction_cases.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  const Json all = parse_json(text.str(), "eviction_cases.json");
+  for (const Json& item : all["cases"])
+    if (item["id"] == id) return item;
+  ADD_FAILURE() << "no case " << id;
+  return {};
+}
+
+inline at::Tensor matrix(const Json& rows) {
+  std::vector<float> numbers;
+  for (const Json& row : rows)
+    for (const Json& number : row) numbers.push_back(number.get<float>());
+  return at::tensor(numbers).view({static_cast<int64_t>(rows.size()), -1});
+}
 
 inline EvictionConfig with(const std::string& policy, int64_t budget,
                            const OptionMap& options = {}) {
