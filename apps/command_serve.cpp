@@ -121,7 +121,9 @@ class StopSignals final {
     ::sigaddset(&set_, SIGINT);
     ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // in every thread made from now on
   }
-  ~StopSignals() {
+  ~StopSignals() { finish(); }
+  // Waits for what a signal has set off. What on_signal uses must live until here.
+  void finish() {
     if (!thread_.joinable()) return;
     done_ = true;
     ::pthread_kill(thread_.native_handle(), SIGTERM);
@@ -164,6 +166,10 @@ void serve(ServeOptions options) {
   HttpServer http(options.http, service);
   const int port = from_flags([&] { return http.bind(); });
   announce(options, config.model_id, port, *engine);
+  struct Finish {
+    StopSignals& signals;
+    ~Finish() { signals.finish(); }
+  } const before_the_server_goes{signals};
   signals.start([&](int count) {
     loop.stop(std::chrono::seconds(count == 1 ? options.grace_seconds : 0));
     http.stop();

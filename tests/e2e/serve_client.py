@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -37,6 +38,8 @@ class Server:
             self.process.send_signal(how)
         code = self.process.wait(timeout)
         self.process.stdout.close()
+        if code != 0:
+            print(self.messages(), file=sys.stderr)
         return code
 
     def connect(self, timeout=120):
