@@ -45,12 +45,10 @@ int64_t read_bytes(const char* flag, const std::string& text) {
   });
 }
 
-// Blocks of a pool whose blocks and tables together stay within `bytes`.
+// Blocks of a pool of --kv-pool.
 int64_t pool_blocks(const CacheConfig& cache, int64_t bytes, int64_t sequences) {
   const MemoryPlan one = plan_memory(cache, 1, 1, sequences);
-  const int64_t fixed = cache.num_rows() * sequences * static_cast<int64_t>(sizeof(BlockTable));
-  const int64_t per_block = cache.block_bytes() + 17;  // with its share of tables: memory_plan.h
-  const int64_t blocks = (bytes - fixed) / per_block;
+  const int64_t blocks = blocks_within(cache, bytes, sequences);
   if (blocks < one.max_blocks) {
     fail_argument("--kv-pool: {} cannot hold {} sequences; at least {} are needed",
                   human_bytes(static_cast<double>(bytes)), sequences,
@@ -61,7 +59,7 @@ int64_t pool_blocks(const CacheConfig& cache, int64_t bytes, int64_t sequences) 
 
 std::unique_ptr<Engine> make_engine(const Runtime& runtime, const ServeOptions& options) {
   const int64_t range = runtime.model()->args().max_position_embeddings;
-  EngineConfig config = runtime.make_engine(range, 1)->config();  // what the flags come to
+  EngineConfig config = runtime.engine_config(range, 1);
   const int64_t bytes = read_bytes("--kv-pool", options.kv_pool);
   config.scheduler.max_sequences = options.max_running;
   // A snapshot is a sequence, too.
@@ -112,42 +110,45 @@ void announce(const ServeOptions& options, const std::string& model, int port,
                            human_bytes(static_cast<double>(engine.cache().bytes_bound())));
 }
 
-// SIGTERM and SIGINT: the first one lets answers end, the second one ends them.
-class StopSignals final {
+sigset_t stop_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGTERM);
+  ::sigaddset(&set, SIGINT);
+  return set;
+}
+
+// Waits for SIGTERM and SIGINT on a thread of its own; its end waits for what a signal has set off,
+// so what `on_signal` uses must outlive it. REQUIRES: the signals are blocked.
+class StopWatch final {
  public:
-  StopSignals() {
-    ::sigemptyset(&set_);
-    ::sigaddset(&set_, SIGTERM);
-    ::sigaddset(&set_, SIGINT);
-    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // in every thread made from now on
-  }
-  ~StopSignals() { finish(); }
-  // Waits for what a signal has set off. What on_signal uses must live until here.
-  void finish() {
-    if (!thread_.joinable()) return;
+  // `on_signal` is told how many signals have come.
+  explicit StopWatch(std::function<void(int)> on_signal)
+      : thread_([this, on_signal = std::move(on_signal)] {
+          const sigset_t set = stop_signals();
+          for (int count = 1;; ++count) {
+            int signal = 0;
+            ::sigwait(&set, &signal);
+            if (done_) return;
+            on_signal(count);
+          }
+        }) {}
+  ~StopWatch() {
     done_ = true;
     ::pthread_kill(thread_.native_handle(), SIGTERM);
     thread_.join();
   }
-  void start(std::function<void(int)> on_signal) {
-    thread_ = std::thread([this, on_signal] {
-      for (int count = 1;; ++count) {
-        int signal = 0;
-        ::sigwait(&set_, &signal);
-        if (done_) return;
-        on_signal(count);
-      }
-    });
-  }
+  StopWatch(const StopWatch&) = delete;
+  StopWatch& operator=(const StopWatch&) = delete;
 
  private:
-  sigset_t set_;
   std::atomic<bool> done_ = false;
   std::thread thread_;
 };
 
 void serve(ServeOptions options) {
-  StopSignals signals;
+  const sigset_t signals = stop_signals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // in every thread made from now on
   options.http.max_body_bytes = read_bytes("--max-body", options.max_body);
   const Runtime runtime(options.model);
   const std::unique_ptr<Engine> engine = make_engine(runtime, options);
@@ -166,11 +167,8 @@ void serve(ServeOptions options) {
   HttpServer http(options.http, service);
   const int port = from_flags([&] { return http.bind(); });
   announce(options, config.model_id, port, *engine);
-  struct Finish {
-    StopSignals& signals;
-    ~Finish() { signals.finish(); }
-  } const before_the_server_goes{signals};
-  signals.start([&](int count) {
+  // The first signal lets answers end, the second one ends them.
+  const StopWatch watch([&](int count) {
     loop.stop(std::chrono::seconds(count == 1 ? options.grace_seconds : 0));
     http.stop();
   });

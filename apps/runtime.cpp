@@ -221,8 +221,7 @@ int64_t Runtime::longest_tokens(int64_t prompt, std::optional<int64_t> max_token
                                                        : EvictionConfig::kUnbounded;
 }
 
-std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest,
-                                             int64_t sequences) const {
+EngineConfig Runtime::engine_config(int64_t text_tokens, int64_t longest, int64_t sequences) const {
   return from_flags([&] {
     EngineConfig config;
     const CacheConfig sizes = cache();
@@ -237,8 +236,15 @@ std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longes
     config.max_blocks =
         sequences * worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
     config.scheduler.max_sequences = std::max(config.scheduler.max_sequences, sequences);
-    return std::make_unique<Engine>(model_, config, text_streams(tokenizer_));
+    return config;
   });
+}
+
+std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest,
+                                             int64_t sequences) const {
+  const EngineConfig config = engine_config(text_tokens, longest, sequences);
+  return from_flags(
+      [&] { return std::make_unique<Engine>(model_, config, text_streams(tokenizer_)); });
 }
 
 }  // namespace coppice

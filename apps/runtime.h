@@ -66,6 +66,8 @@ class Runtime final {
   // a share is that share of `text_tokens`, prompt and new ones; one in bytes is for all sequences.
   std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest,
                                       int64_t sequences = 1) const;
+  // What the flags come to for such an engine.
+  EngineConfig engine_config(int64_t text_tokens, int64_t longest, int64_t sequences = 1) const;
 
  private:
   struct Loading;

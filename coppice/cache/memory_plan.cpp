@@ -15,6 +15,12 @@ void check_positive(const char* what, int64_t value) {
   if (value < 1) fail_argument("KV plan: {} must be at least 1, got {}", what, value);
 }
 
+// Row tables and the free list hold 4 bytes per block, and a vector may hold twice what it uses.
+int64_t row_table_bytes(const CacheConfig& cache, int64_t sequences) {
+  return cache.num_rows() * sequences * static_cast<int64_t>(sizeof(BlockTable));
+}
+int64_t block_list_bytes(int64_t blocks) { return blocks * 16 + blocks / 8; }
+
 // Nothing where a cache cannot address that much.
 std::optional<MemoryPlan> try_plan(const CacheConfig& cache, int64_t budget, int64_t pass_tokens,
                                    int64_t sequences) {
@@ -30,9 +36,7 @@ std::optional<MemoryPlan> try_plan(const CacheConfig& cache, int64_t budget, int
       cache.block_bytes() > std::numeric_limits<int64_t>::max() / 2 / plan.max_blocks)
     return std::nullopt;
   plan.kv_bytes = plan.max_blocks * cache.block_bytes();
-  // Row tables and the free list hold 4 bytes per block, and a vector may hold twice what it uses.
-  plan.table_bytes = rows * sequences * static_cast<int64_t>(sizeof(BlockTable)) +
-                     plan.max_blocks * 16 + plan.max_blocks / 8;
+  plan.table_bytes = row_table_bytes(cache, sequences) + block_list_bytes(plan.max_blocks);
   return plan;
 }
 
@@ -51,6 +55,11 @@ MemoryPlan plan_memory(const CacheConfig& cache, int64_t budget_entries, int64_t
          "{} blocks a cache can have",
          budget_entries, pass_tokens, sequences, kMaxBlocks);
   return *plan;
+}
+
+int64_t blocks_within(const CacheConfig& cache, int64_t bytes, int64_t sequences) {
+  const int64_t per_block = cache.block_bytes() + (block_list_bytes(8) + 7) / 8;
+  return (bytes - row_table_bytes(cache, sequences)) / per_block;
 }
 
 MemoryPlan plan_within(const CacheConfig& cache, int64_t bytes, int64_t pass_tokens,

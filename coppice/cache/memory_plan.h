@@ -28,6 +28,10 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const CacheConfig& cache, int64_t budget_entries, int64_t pass_tokens,
                        int64_t sequences = 1);
 
+// Blocks of a pool which, with its tables for that many sequences, stays within `bytes`; 0 or less
+// where the tables alone do not.
+int64_t blocks_within(const CacheConfig& cache, int64_t bytes, int64_t sequences);
+
 // The largest budget whose total_bytes() is at most `bytes`. Throws kCapacity, with the bytes that
 // would do, where not even `least_budget` fits.
 MemoryPlan plan_within(const CacheConfig& cache, int64_t bytes, int64_t pass_tokens,
