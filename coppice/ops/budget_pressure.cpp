@@ -41,6 +41,14 @@ std::vector<Block> blocks_of(std::span<const int64_t> cu_seqlens, std::span<cons
   return blocks;
 }
 
+// 1 / (1 + y) of an entry.
+template <typename T>
+[[gnu::always_inline]] inline T left_of(T faded, T pressure, int64_t squarings) {
+  T y = faded * pressure;
+  for (int64_t s = 0; s < squarings; ++s) y *= y;
+  return T(1) / (T(1) + y);
+}
+
 // Sums over the entries of a block at one pressure.
 struct Sums {
   double held = 0.0;
@@ -58,16 +66,12 @@ Sums sum_over(const std::vector<T>& faded, T pressure, int64_t squarings) {
     const std::size_t end = std::min(faded.size(), j + 256 * kLanes);
     for (; j + kLanes <= end; j += kLanes)
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        T y = faded[j + lane] * pressure;
-        for (int64_t s = 0; s < squarings; ++s) y *= y;
-        const T left = T(1) / (T(1) + y);
+        const T left = left_of(faded[j + lane], pressure, squarings);
         held[lane] += left;
         slope[lane] += left - left * left;  // y / (1 + y)^2, whatever y is
       }
     for (; j < end; ++j) {
-      T y = faded[j] * pressure;
-      for (int64_t s = 0; s < squarings; ++s) y *= y;
-      const T left = T(1) / (T(1) + y);
+      const T left = left_of(faded[j], pressure, squarings);
       held[0] += left;
       slope[0] += left - left * left;
     }
@@ -124,9 +128,7 @@ void add_gradient(const T* log_beta, const Block& block, int64_t rows, int64_t s
   const double factor = given * static_cast<double>(pressure) / all;
   for (int64_t i = 0; i <= block.anchor; ++i)
     for (int64_t r = 0; r < rows; ++r) {
-      T y = faded[static_cast<std::size_t>(i * rows + r)] * pressure;
-      for (int64_t s = 0; s < squarings; ++s) y *= y;
-      const T left = T(1) / (T(1) + y);
+      const T left = left_of(faded[static_cast<std::size_t>(i * rows + r)], pressure, squarings);
       const int64_t at = (block.first + i) * rows + r;
       if (const T here = left - left * left; here > 0)
         to[at - block.first * rows] += factor * static_cast<double>(here / -log_beta[at]);

@@ -122,10 +122,7 @@ void BudgetObjective::accumulate(Model& model, const MicroBatch& micro, const St
     (quality.loss * (targets / static_cast<double>(step.targets))).backward();
 
   const auto tokens = static_cast<double>(batch.num_tokens());
-  measures.add("kl", quality.kl, targets);
-  measures.add("ntp", quality.ntp, targets);
-  measures.add("quality", options_.kl_weight * quality.kl + options_.ntp_weight * quality.ntp,
-               targets);
+  add_quality(measures, quality, options_.kl_weight, options_.ntp_weight);
   const torch::NoGradGuard no_gradient;
   measures.add("mean_beta", log_betas.detach().exp().mean().item<double>(), tokens);
   const auto [begin, end] = longest_document(batch);
@@ -134,12 +131,7 @@ void BudgetObjective::accumulate(Model& model, const MicroBatch& micro, const St
   if (end == begin) return;
   const at::Tensor held = ops::held_under_pressure(
       faded, begin, end - begin - 1, pressure[end - 1].item<double>(), options_.sharpness);
-  const at::Tensor kept = held.view({log_betas.size(1), -1}).mean(1).to(at::kDouble).contiguous();
-  measures.add("kept_per_layer",
-               std::vector<double>(kept.const_data_ptr<double>(),
-                                   kept.const_data_ptr<double>() + kept.numel()),
-               1.0);
-  measures.add("kept_at_tokens", static_cast<double>(end - begin), 1.0);
+  add_kept(measures, held.view({log_betas.size(1), -1}), end - begin);
 }
 
 }  // namespace coppice

@@ -48,13 +48,12 @@ class StudentBackend final : public AttentionBackend {
   at::Tensor extra_;  // [N, L, Hkv]
 };
 
-// log_betas [N, L, Hkv] -> entries per head that each layer holds at the end of one document, [L].
-std::vector<double> kept_per_layer(const at::Tensor& log_betas, int64_t begin, int64_t end) {
+// log_betas [N, L, Hkv] -> entries that each row holds at the end of one document, [L, Hkv].
+at::Tensor kept_at_end(const at::Tensor& log_betas, int64_t begin, int64_t end) {
   const at::Tensor own = log_betas.slice(0, begin, end);
   const at::Tensor age =
       torch::arange(end - begin - 1, -1, -1, own.options()).unsqueeze(1).unsqueeze(2);
-  const at::Tensor kept = (own * age).exp().sum(0).mean(1).to(at::kCPU, at::kDouble).contiguous();
-  return {kept.const_data_ptr<double>(), kept.const_data_ptr<double>() + kept.numel()};
+  return (own * age).exp().sum(0);
 }
 
 }  // namespace
@@ -130,18 +129,14 @@ void DistillObjective::accumulate(Model& model, const MicroBatch& micro, const S
     (quality_part + capacity_part).backward();
   }
 
-  const double loss = options_.kl_weight * quality.kl + options_.ntp_weight * quality.ntp;
-  measures.add("kl", quality.kl, targets);
-  measures.add("ntp", quality.ntp, targets);
-  measures.add("quality", loss, targets);
+  add_quality(measures, quality, options_.kl_weight, options_.ntp_weight);
   measures.add("capacity", over, tokens);
   measures.add("capacity_target", target, 1.0);
   const torch::NoGradGuard no_gradient;
   const at::Tensor fixed = log_betas.detach();
   measures.add("mean_beta", fixed.exp().mean().item<double>(), tokens);
   const auto [begin, end] = longest_document(batch);
-  measures.add("kept_per_layer", kept_per_layer(fixed, begin, end), 1.0);
-  measures.add("kept_at_tokens", static_cast<double>(end - begin), 1.0);
+  add_kept(measures, kept_at_end(fixed, begin, end), end - begin);
 }
 
 }  // namespace coppice

@@ -73,6 +73,21 @@ std::pair<int64_t, int64_t> longest_document(const Batch& batch) {
   return best;
 }
 
+void add_quality(Measures& measures, const ops::DistillResult& quality, double kl_weight,
+                 double ntp_weight) {
+  const auto targets = static_cast<double>(quality.tokens);
+  measures.add("kl", quality.kl, targets);
+  measures.add("ntp", quality.ntp, targets);
+  measures.add("quality", kl_weight * quality.kl + ntp_weight * quality.ntp, targets);
+}
+
+void add_kept(Measures& measures, const at::Tensor& kept, int64_t tokens) {
+  const at::Tensor mean = kept.flatten(1).mean(1).to(at::kCPU, at::kDouble).contiguous();
+  const double* const from = mean.const_data_ptr<double>();
+  measures.add("kept_per_layer", std::vector<double>(from, from + mean.numel()), 1.0);
+  measures.add("kept_at_tokens", static_cast<double>(tokens), 1.0);
+}
+
 void report_not_finite(Model& model, const MicroBatch& micro, const StepInfo& step,
                        const std::string& what) {
   const torch::NoGradGuard no_gradient;

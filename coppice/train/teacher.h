@@ -10,6 +10,7 @@
 
 #include "coppice/attention/dense_backend.h"
 #include "coppice/nn/attention_backend.h"
+#include "coppice/ops/distillation.h"
 #include "coppice/train/objective.h"
 
 namespace coppice {
@@ -37,6 +38,14 @@ at::Tensor output_head(const Model& model);
 
 // Tokens [begin, end) of the document with the most of them.
 std::pair<int64_t, int64_t> longest_document(const Batch& batch);
+
+// Adds what both measure: kl, ntp and their weighted sum, quality.
+void add_quality(Measures& measures, const ops::DistillResult& quality, double kl_weight,
+                 double ntp_weight);
+
+// Adds kept_per_layer: kept [L, ...], entries that rows hold at the end of a document, in the mean
+// of each layer; and kept_at_tokens, that document's length.
+void add_kept(Measures& measures, const at::Tensor& kept, int64_t tokens);
 
 // Throws NotFinite with the step, `what`, the first layer whose numbers are at fault and the
 // documents.
