@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "coppice/attention/backend_testing.h"
 #include "coppice/attention/dense_backend.h"
 #include "coppice/core/error.h"
 #include "coppice/ops/retention_attention.h"
@@ -10,26 +11,10 @@
 namespace coppice {
 namespace {
 
-AttentionInput random_input(int64_t tokens) {
-  AttentionInput input;
-  input.layer = 1;
-  input.q = torch::randn({tokens, 4, 8}, torch::kDouble);
-  input.k = torch::randn({tokens, 2, 8}, torch::kDouble);
-  input.v = torch::randn({tokens, 2, 8}, torch::kDouble);
-  input.log_beta = -torch::rand({tokens, 2}, torch::kDouble);
-  input.scale = 0.4;
-  return input;
-}
-
-Batch two_documents() {
-  Batch batch;
-  batch.cu_seqlens = {0, 5, 12};
-  batch.sequence_ids = {0, 1};
-  return batch;
-}
+using namespace testing;  // NOLINT: helpers of these tests
 
 TEST(CutBackend, tokens_that_never_fade_are_left_alone) {
-  const AttentionInput input = random_input(12);
+  const AttentionInput input = random_input(1, 12);
   const Batch batch = two_documents();
   const at::Tensor pressure = torch::full({12}, 2.0, torch::kDouble);
   at::Tensor fades = torch::ones({12, 1}, torch::kDouble);
@@ -48,7 +33,7 @@ TEST(CutBackend, tokens_that_never_fade_are_left_alone) {
 
 TEST(CutBackend, refuses_layers_that_it_cannot_serve) {
   CutBackend backend(torch::zeros({12}), torch::ones({12, 1}), 8);
-  AttentionInput input = random_input(12);
+  AttentionInput input = random_input(1, 12);
   input.window = 4;
   EXPECT_THROW(backend.forward(input, two_documents()), Error);
   input.window = 0;

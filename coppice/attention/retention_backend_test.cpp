@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "coppice/attention/backend_testing.h"
 #include "coppice/attention/dense_backend.h"
 #include "coppice/core/error.h"
 #include "coppice/ops/retention_attention.h"
@@ -10,23 +11,7 @@
 namespace coppice {
 namespace {
 
-AttentionInput random_input(int64_t layer, int64_t tokens) {
-  AttentionInput input;
-  input.layer = layer;
-  input.q = torch::randn({tokens, 4, 8}, torch::kDouble);
-  input.k = torch::randn({tokens, 2, 8}, torch::kDouble);
-  input.v = torch::randn({tokens, 2, 8}, torch::kDouble);
-  input.log_beta = -torch::rand({tokens, 2}, torch::kDouble);
-  input.scale = 0.4;
-  return input;
-}
-
-Batch two_documents() {
-  Batch batch;
-  batch.cu_seqlens = {0, 5, 12};
-  batch.sequence_ids = {0, 1};
-  return batch;
-}
+using namespace testing;  // NOLINT: helpers of these tests
 
 TEST(RetentionBackend, equals_the_kernel_and_keeps_log_beta_of_each_layer) {
   RetentionBackend backend;

@@ -9,8 +9,6 @@
 // P / sum P. Variances divide by w. Differs from the paper in judging at every eviction, from the
 // last w queries seen by then; its temperatures are tuned per model, ours are 1.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,10 +24,6 @@ struct CakeOptions {
   int64_t window, kernel;
   double gamma, tau1, tau2;
 };
-
-int64_t keys_before(std::span<const int32_t> positions, int64_t first) {
-  return std::lower_bound(positions.begin(), positions.end(), first) - positions.begin();
-}
 
 class CakeScorer final : public QueryWindowScorer {
  public:
@@ -65,9 +59,7 @@ class CakeScorer final : public QueryWindowScorer {
                        std::span<const int32_t> positions) const override {
     const at::Tensor p = probabilities(masked_logits(q, first, keys, positions)).mean(1);
     const at::Tensor worth = p.mean(0) + options_.gamma * p.var(0, /*unbiased=*/false);
-    const int64_t before = keys_before(positions, first);
-    return at::cat({pool_scores(worth.narrow(0, 0, before), options_.kernel, /*max=*/false),
-                    worth.narrow(0, before, worth.numel() - before)});
+    return pool_before(worth, keys_before(positions, first), options_.kernel, /*max=*/false);
   }
 
  private:

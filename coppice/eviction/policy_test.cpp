@@ -4,19 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "coppice/cache/cache_testing.h"
 #include "coppice/core/error.h"
 #include "coppice/core/json.h"
 #include "coppice/core/rng.h"
+#include "coppice/eviction/rival_testing.h"
 
 namespace coppice {
 namespace {
 
 using testing::append_all;
 using testing::Filler;
+using testing::golden_case;
 using testing::sorted_positions;
 using Positions = std::vector<int32_t>;
 
@@ -262,17 +262,6 @@ TEST(EvictionPolicy, wrong_caches_and_open_passes_are_refused) {
   EXPECT_THROW(fits.note_appended(cache, id), Error);
   append_all(cache, id, gated(-1.0f));
   EXPECT_THROW(fits.evict(cache, id), Error);
-}
-
-Json golden_case(const std::string& id) {
-  std::ifstream file(COPPICE_SOURCE_DIR "/tests/golden/eviction_cases.json");
-  std::stringstream text;
-  text << file.rdbuf();
-  const Json all = parse_json(text.str(), "eviction_cases.json");
-  for (const Json& item : all["cases"])
-    if (item["id"] == id) return item;
-  ADD_FAILURE() << "no case " << id;
-  return {};
 }
 
 Positions after(const EvictionConfig& config, const std::vector<int64_t>& passes,

@@ -55,6 +55,15 @@ at::Tensor pool_scores(const at::Tensor& scores, int64_t kernel, bool max) {
       .view(-1);
 }
 
+int64_t keys_before(std::span<const int32_t> positions, int64_t first) {
+  return std::lower_bound(positions.begin(), positions.end(), first) - positions.begin();
+}
+
+at::Tensor pool_before(const at::Tensor& scores, int64_t before, int64_t kernel, bool max) {
+  return at::cat({pool_scores(scores.narrow(0, 0, before), kernel, max),
+                  scores.narrow(0, before, scores.numel() - before)});
+}
+
 void QueryWindowScorer::observe(const SequenceView& view, const PassQueries& pass) const {
   std::vector<at::Tensor>& pending = view.pass_notes();
   const std::vector<at::Tensor>& notes = view.notes();

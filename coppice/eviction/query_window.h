@@ -29,6 +29,12 @@ at::Tensor probabilities(const at::Tensor& logits);
 // mean with zeros outside. -> [L]
 at::Tensor pool_scores(const at::Tensor& scores, int64_t kernel, bool max);
 
+// How many of the positions, rising, come before the window that starts at `first`.
+int64_t keys_before(std::span<const int32_t> positions, int64_t first);
+
+// pool_scores over the first `before` of the scores [L]; the window's own take no part.
+at::Tensor pool_before(const at::Tensor& scores, int64_t before, int64_t kernel, bool max);
+
 // Keeps the newest `window` queries of every layer in the sequence's notes:
 // notes[layer] [<= window, Hq, D] float32, of the tokens just before tokens_seen.
 class QueryWindowScorer : public Scorer {

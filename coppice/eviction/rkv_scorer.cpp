@@ -10,7 +10,6 @@
 // 128 steps and that much above it: all policies hold the same bytes.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
@@ -61,8 +60,7 @@ class RkvScorer final : public QueryWindowScorer {
  protected:
   at::Tensor score_row(const at::Tensor& q, int64_t first, const at::Tensor& keys,
                        std::span<const int32_t> positions) const override {
-    const int64_t before =
-        std::lower_bound(positions.begin(), positions.end(), first) - positions.begin();
+    const int64_t before = keys_before(positions, first);
     const at::Tensor logits = masked_logits(q, first, keys, positions).amax(1);
     at::Tensor importance = at::zeros({keys.size(0)});
     if (before > 0)

@@ -1,9 +1,5 @@
 #include "coppice/eviction/snapkv_scorer.h"
 
-#include <ATen/ops/cat.h>
-
-#include <algorithm>
-
 #include "coppice/eviction/scorer_makers.h"
 
 namespace coppice {
@@ -20,11 +16,7 @@ at::Tensor SnapkvScorer::score_row(const at::Tensor& q, int64_t first, const at:
                                    std::span<const int32_t> positions) const {
   const at::Tensor mean =
       probabilities(masked_logits(q, first, keys, positions)).mean(c10::IntArrayRef{0, 1});
-  const int64_t before =
-      std::lower_bound(positions.begin(), positions.end(), first) - positions.begin();
-  // The window's own entries take no part in pooling.
-  return at::cat({pool_scores(mean.narrow(0, 0, before), options_.kernel, options_.max_pool),
-                  mean.narrow(0, before, mean.numel() - before)});
+  return pool_before(mean, keys_before(positions, first), options_.kernel, options_.max_pool);
 }
 
 std::unique_ptr<Scorer> make_snapkv_scorer(ScorerSettings& settings) {
