@@ -47,5 +47,6 @@ class EvalGrid final {
 // Each adds itself to `coppice eval`.
 void add_eval_held_out(CLI::App& eval);
 void add_eval_recall(CLI::App& eval);
+void add_eval_ruler(CLI::App& eval);
 
 }  // namespace coppice
