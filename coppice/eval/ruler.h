@@ -17,7 +17,7 @@
 namespace coppice {
 
 struct RulerOptions {
-  std::vector<std::string> kinds;  // none: all
+  std::vector<std::string> kinds = {};  // none: all
   std::vector<int64_t> lengths = {2000};
   int64_t trials = 10;  // of each kind, length and way to ask
   std::vector<Asking> asking = {Asking::kUnseen};
