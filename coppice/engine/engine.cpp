@@ -60,10 +60,10 @@ void check_prompt(const Request& request, int64_t vocab_size) {
   }
 }
 
-// What a session's turns must agree on: everything but the budget, and what is recent, whose
-// default follows the budget.
+// What a session's turns must agree on: everything but the budget, and what is recent and the
+// floor, whose defaults follow the budget.
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
-  return a.policy == b.policy && a.sinks == b.sinks && a.floor == b.floor &&
+  return a.policy == b.policy && a.sinks == b.sinks &&
          a.lookahead == b.lookahead && a.scope == b.scope &&
          a.parity_reference == b.parity_reference && a.buffer == b.buffer && a.options == b.options;
 }

@@ -30,7 +30,7 @@ Json options_of(const EvictionConfig& eviction, const CacheConfig& cache) {
   Json options = {{"scope", scope_name(*config.scope)},
                   {"sinks", *config.sinks},
                   {"recent", *config.recent},
-                  {"floor", config.floor}};
+                  {"floor", *config.floor}};
   if (policy.needs().gate) options["lookahead"] = config.lookahead;
   return options;
 }
