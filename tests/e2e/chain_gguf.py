@@ -25,8 +25,8 @@ HIDDEN, HEADS, LAYERS, FFN = 288, 4, 1, 32
 
 
 def write(path, context=2048):
-    tokens = [*tiny.byte_alphabet(), "<|im_start|>", "<|im_end|>", *CHAIN]
-    types = [1] * 256 + [3, 3] + [4] * len(CHAIN)
+    tokens = [*tiny.byte_alphabet(), "<|im_start|>", "<|im_end|>", *CHAIN, "qq"]
+    types = [1] * 256 + [3, 3] + [4] * len(CHAIN) + [1]
     end = tokens.index("<|im_end|>")
     following = {i: end for i in range(len(tokens))}
     steps = [tokens.index("\u010a"), *(tokens.index(token) for token in CHAIN), end]
@@ -46,7 +46,7 @@ def write(path, context=2048):
         ("tokenizer.ggml.pre", STRING, text("gpt-2")),
         ("tokenizer.ggml.tokens", ARRAY, array(STRING, tokens, text)),
         ("tokenizer.ggml.token_type", ARRAY, array(INT32, types, lambda v: struct.pack("<i", v))),
-        ("tokenizer.ggml.merges", ARRAY, array(STRING, [], text)),
+        ("tokenizer.ggml.merges", ARRAY, array(STRING, ["q q"], text)),
         ("tokenizer.ggml.eos_token_id", UINT32, struct.pack("<I", end)),
         ("tokenizer.chat_template", STRING, text(TEMPLATE)),
     ]
