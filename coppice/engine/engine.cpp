@@ -286,6 +286,8 @@ RequestOutput Engine::run(const Request& request,
       if (output.error) throw Error(output.error->code, output.error->message);
       joined.text += output.text;
       joined.tokens.insert(joined.tokens.end(), output.tokens.begin(), output.tokens.end());
+      joined.prompt_scores.insert(joined.prompt_scores.end(), output.prompt_scores.begin(),
+                                  output.prompt_scores.end());
       joined.finish_reason = output.finish_reason;
       joined.session = output.session;
       joined.usage = output.usage;

@@ -108,6 +108,7 @@ void Engine::State::forward(std::span<StepPart> parts) {
   for (const StepPart& part : parts) pass.push_back(pass_part(cache, part));
   const at::Tensor hidden = forward_pass(*model, backend, cache, pass);
   try {
+    score_prompts(parts, hidden);
     std::vector<int64_t> rows;  // of `hidden`, where scores are wanted
     int64_t end = 0;
     for (const StepPart& part : parts) {
@@ -132,10 +133,36 @@ void Engine::State::forward(std::span<StepPart> parts) {
   }
 }
 
+// Of the tokens that follow each token read; some rows of scores at a time, for a vocabulary is
+// large.
+void Engine::State::score_prompts(std::span<StepPart> parts, const at::Tensor& hidden) {
+  constexpr int64_t kRowsAtOnce = 32;
+  int64_t begin = 0;
+  for (StepPart& part : parts) {
+    const std::span<const int32_t> ids = part.sequence->scored_tokens(cache, part.tokens);
+    const auto count = static_cast<int64_t>(ids.size());
+    part.prompt_scores.clear();
+    for (int64_t first = 0; first < count; first += kRowsAtOnce) {
+      const int64_t rows = std::min(kRowsAtOnce, count - first);
+      const at::Tensor logits = model->logits(hidden.narrow(0, begin + first, rows))
+                                    .to(at::kCPU, at::kFloat)
+                                    .contiguous();
+      for (int64_t r = 0; r < rows; ++r) {
+        SampledToken token{.id = ids[static_cast<std::size_t>(first + r)]};
+        fill_logprobs({logits[r].const_data_ptr<float>(), static_cast<std::size_t>(logits.size(1))},
+                      part.sequence->top_logprobs(), token);
+        part.prompt_scores.push_back(std::move(token));
+      }
+    }
+    begin += part.tokens;
+  }
+}
+
 // Commit, evict, draw: what belongs to one sequence alone.
 void Engine::State::complete(StepPart& part) {
   Sequence& sequence = *part.sequence;
   sequence.note_peak(cache);
+  sequence.take_prompt_scores(std::move(part.prompt_scores), cache, part.output);
   const bool read_all = sequence.pending_tokens(cache) == part.tokens;
   const PassPart pass = pass_part(cache, part);
   const Clock::time_point begin = Clock::now();

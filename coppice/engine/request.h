@@ -34,6 +34,9 @@ struct Request {
 
   std::optional<SessionId> session = {};  // continue this finished sequence
   bool keep_session = false;  // keep the sequence when done; its id is in the last output
+
+  // Score the prompt's tokens as well, with as many alternatives as sampling.logprobs says.
+  bool score_prompt = false;
 };
 
 enum class FinishReason : uint8_t {
@@ -92,6 +95,10 @@ struct RequestOutput {
   RequestId id = 0;
   std::string text;  // new text, whole characters, without stop strings and end tokens
   std::vector<SampledToken> tokens;  // new tokens, an end token included
+  // With Request::score_prompt, in order over all outputs, one for each token of the prompt
+  // that this request reads: what the cache as it was predicted of it. The first has logprob NaN,
+  // for nothing predicts it.
+  std::vector<SampledToken> prompt_scores;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<RequestError> error;  // with kError
   std::optional<SessionId> session;   // in the last output, when kept

@@ -1,6 +1,8 @@
 #include "coppice/engine/sequence.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "coppice/core/error.h"
 
@@ -21,6 +23,8 @@ Sequence::Sequence(RequestId id, const Request& request, SequenceContext context
       context_(std::move(context)),
       session_(request.session),
       keep_session_(request.keep_session),
+      score_prompt_(request.score_prompt),
+      top_logprobs_(request.sampling.logprobs.value_or(0)),
       policy_(std::move(policy)),
       limits_(limits),
       sampler_(request.sampling, limits.vocab_size),
@@ -40,6 +44,25 @@ std::span<const int32_t> Sequence::next_tokens(const KvCache& cache, int64_t cou
   const std::span<const int32_t> all(context_.tokens);
   return all.last(static_cast<std::size_t>(pending_tokens(cache)))
       .first(static_cast<std::size_t>(count));
+}
+
+std::span<const int32_t> Sequence::scored_tokens(const KvCache& cache, int64_t count) const {
+  if (!score_prompt_ || decoding()) return {};
+  const std::span<const int32_t> following =
+      std::span(context_.tokens).last(static_cast<std::size_t>(pending_tokens(cache) - 1));
+  return following.first(std::min(following.size(), static_cast<std::size_t>(count)));
+}
+
+void Sequence::take_prompt_scores(std::vector<SampledToken> scores, const KvCache& cache,
+                                  RequestOutput& output) const {
+  if (!score_prompt_ || decoding()) return;
+  const int64_t read = context_.num_tokens() - pending_tokens(cache);
+  if (read == reused_tokens_) {  // the first pass
+    output.prompt_scores.push_back({.id = context_.tokens[static_cast<std::size_t>(read)],
+                                    .logprob = std::numeric_limits<float>::quiet_NaN(),
+                                    .top = {}});
+  }
+  std::move(scores.begin(), scores.end(), std::back_inserter(output.prompt_scores));
 }
 
 bool Sequence::is_end(int32_t id) const {

@@ -56,6 +56,12 @@ class Sequence final {
   std::optional<SessionId> session() const { return session_; }
   bool keep_session() const { return keep_session_; }
   bool decoding() const { return generated_ > 0; }
+  // The prompt's tokens that a pass over the next `count` tokens scores. Valid until accept().
+  std::span<const int32_t> scored_tokens(const KvCache& cache, int64_t count) const;
+  // Hands out the scores of a pass, before its commit.
+  void take_prompt_scores(std::vector<SampledToken> scores, const KvCache& cache,
+                          RequestOutput& output) const;
+  int64_t top_logprobs() const { return top_logprobs_; }
   int64_t pending_tokens(const KvCache& cache) const;
   // The next `count` tokens to read. Valid until accept().
   std::span<const int32_t> next_tokens(const KvCache& cache, int64_t count) const;
@@ -82,6 +88,8 @@ class Sequence final {
   SequenceContext context_;
   std::optional<SessionId> session_;
   bool keep_session_;
+  bool score_prompt_;
+  int64_t top_logprobs_;
   EvictionPolicy policy_;
   SequenceLimits limits_;
   Sampler sampler_;

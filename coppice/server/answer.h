@@ -18,7 +18,9 @@ struct AnswerOptions {
   int64_t n = 1;  // choices of each prompt
   bool include_usage = false;
   bool logprobs = false;
-  EvictionConfig eviction;  // in force
+  bool scores_prompt = false;  // echo and logprobs
+  EvictionConfig eviction;     // in force
+  ReplyFormat format = {};     // of a chat's answers
 };
 
 // Seconds since 1970.
@@ -46,6 +48,7 @@ class Answer final {
 
  private:
   Update next();
+  void join(Choice& choice, Update& update);
   bool done() const;
   Json usage() const;
 
@@ -58,6 +61,7 @@ class Answer final {
   CallId call_ = 0;
   bool open_ = false;  // the loop may still have work for it
   std::vector<Choice> choices_;
+  std::vector<ReplyParser> parsers_;  // [choices]
   std::vector<std::string> starts_;
   std::size_t finished_ = 0;
 };

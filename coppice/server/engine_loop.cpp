@@ -83,7 +83,9 @@ bool EngineLoop::collect(std::deque<Call>& calls, std::vector<CallId>& ended) {
   std::unique_lock lock(mutex_);
   const bool idle = waiting_.empty() && active_.empty();
   if (idle) {
-    changed_.wait(lock, [this] { return !inbox_.empty() || !cancelled_.empty() || stop_at_; });
+    changed_.wait(lock, [this] {
+      return !inbox_.empty() || !cancelled_.empty() || !tasks_.empty() || stop_at_;
+    });
   }
   if (stop_at_ && ((idle && inbox_.empty()) || Clock::now() >= *stop_at_)) return false;
   calls.swap(inbox_);
@@ -96,6 +98,7 @@ void EngineLoop::run() {
     std::deque<Call> calls;
     std::vector<CallId> ended;
     if (!collect(calls, ended)) break;
+    run_tasks();
     for (Call& call : calls) accept(std::move(call));
     for (const CallId call : ended) end_call(call);
     try {
@@ -112,6 +115,8 @@ void EngineLoop::run() {
   {
     const std::lock_guard lock(mutex_);
     left.swap(inbox_);
+    ended_ = true;
+    tasks_.clear();  // who waits is told by the broken promise
   }
   for (const Call& call : left) {
     call.mailbox->put({0, false, error_output(ErrorCode::kInternal, "the server is stopping")});
@@ -119,6 +124,49 @@ void EngineLoop::run() {
   while (snapshots_.drop_oldest()) {
   }
   publish();
+}
+
+void EngineLoop::run_tasks() {
+  std::deque<std::packaged_task<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (auto& task : tasks) task();
+}
+
+// Runs `task` between two steps, and throws what it throws.
+void EngineLoop::do_on_loop(const std::function<void()>& task) {
+  std::future<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_at_ || ended_) throw ApiError(503, "the server is stopping", {}, "stopping");
+    tasks_.emplace_back(task);
+    done = tasks_.back().get_future();
+    changed_.notify_one();
+  }
+  try {
+    done.get();
+  } catch (const std::future_error&) {
+    throw ApiError(503, "the server is stopping", {}, "stopping");
+  }
+}
+
+std::optional<SessionImage> EngineLoop::copy_snapshot(const std::vector<int32_t>& tokens,
+                                                      const EvictionConfig& eviction) {
+  std::optional<SessionImage> image;
+  do_on_loop([&] {
+    const auto* found = snapshots_.find_exact(tokens, eviction, engine_.config().chunk_tokens);
+    if (found != nullptr) image = engine_.export_session(found->session);
+  });
+  return image;
+}
+
+bool EngineLoop::adopt_snapshot(const SessionImage& image) {
+  bool taken = false;
+  do_on_loop(
+      [&] { taken = snapshots_.adopt(image, engine_.config().chunk_tokens, free_blocks()); });
+  return taken;
 }
 
 // Plans all requests of a call, then queues them.
@@ -198,11 +246,14 @@ void EngineLoop::start(Job job) {
   const auto prompt = static_cast<int64_t>(job.request.prompt.size());
   const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
-    if (const auto* snapshot = snapshots_.find(job.request.prompt, *job.request.eviction, chunk)) {
+    const bool whole = job.request.score_prompt;  // every token of it is read anew
+    if (const auto* snapshot =
+            whole ? nullptr : snapshots_.find(job.request.prompt, *job.request.eviction, chunk)) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
-    const bool read_first = snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
+    const bool read_first =
+        !whole && snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
     const RequestId id =
         read_first ? begin_reading(job, job.reused, boundary) : begin_answer(job, job.reused);
     active_.emplace(id, std::move(job));
@@ -260,7 +311,8 @@ void EngineLoop::deliver(RequestOutput output) {
   own_.generated_tokens += fresh;
   output.usage.tokens.reused = job.reused;
   if (!output.finished()) {
-    if (fresh > 0) job.mailbox->put({job.choice, false, std::move(output)});
+    if (fresh > 0 || !output.prompt_scores.empty())
+      job.mailbox->put({job.choice, false, std::move(output)});
     return;
   }
   if (output.error) {

@@ -78,6 +78,17 @@ KvBudget read_budget(const Json& value) {
   return budget;
 }
 
+void read_stream_options(Fields& fields, Generation& generation) {
+  const Json* object = fields.find("stream_options");
+  if (object == nullptr) return;
+  if (!generation.stream) refuse_field("stream_options", "goes with stream alone");
+  Fields options(*object, "stream_options");
+  generation.include_usage = options.boolean("include_usage").value_or(false);
+  options.finish();
+}
+
+}  // namespace
+
 KvWish read_kv(Fields& outer) {
   KvWish wish;
   const Json* object = outer.find("kv");
@@ -95,17 +106,6 @@ KvWish read_kv(Fields& outer) {
   fields.finish();
   return wish;
 }
-
-void read_stream_options(Fields& fields, Generation& generation) {
-  const Json* object = fields.find("stream_options");
-  if (object == nullptr) return;
-  if (!generation.stream) refuse_field("stream_options", "goes with stream alone");
-  Fields options(*object, "stream_options");
-  generation.include_usage = options.boolean("include_usage").value_or(false);
-  options.finish();
-}
-
-}  // namespace
 
 Generation read_generation(Fields& fields) {
   Generation result;

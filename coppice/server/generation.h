@@ -39,6 +39,9 @@ struct Generation {
   KvWish kv;
 };
 
+// Reads `kv`.
+KvWish read_kv(Fields& outer);
+
 // Reads those fields, ignores the ones that OpenAI's API says are the client's own business, and
 // refuses the ones this server cannot honour.
 Generation read_generation(Fields& fields);

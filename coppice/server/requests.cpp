@@ -1,5 +1,6 @@
 #include "coppice/server/requests.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "coppice/server/api_error.h"
@@ -52,6 +53,62 @@ void check_arguments(const Json& messages) {
   }
 }
 
+bool is_tool_name(const Json& name) {
+  if (!name.is_string()) return false;
+  const std::string& text = name.get_ref<const std::string&>();
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
+void check_tools(const Json& tools) {
+  if (!tools.is_array()) refuse_field("tools", "expected a list");
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    Fields tool(tools[i], place);
+    if (tool.text("type") != "function") refuse_field(place + ".type", "expected \"function\"");
+    const Json* object = tool.find("function");
+    if (object == nullptr) refuse_field(place + ".function", "is required");
+    tool.finish();
+    Fields function(*object, place + ".function");
+    const Json* name = function.find("name");
+    if (name == nullptr || !is_tool_name(*name)) {
+      refuse_field(place + ".function.name", "expected 1 to 64 letters, digits, _ and -");
+    }
+    function.text("description");
+    const Json* parameters = function.find("parameters");
+    if (parameters != nullptr && !parameters->is_object()) {
+      refuse_field(place + ".function.parameters", "expected an object");
+    }
+    if (function.boolean("strict").value_or(false)) {
+      refuse_field(place + ".function.strict", "arguments cannot be held to a schema here");
+    }
+    function.finish();
+  }
+}
+
+// The tools that the model is shown: none with tool_choice "none".
+void read_tools(Fields& fields, std::string_view body, ChatRequest& chat) {
+  const Json* tools = fields.find("tools");
+  if (tools != nullptr) check_tools(*tools);
+  const bool any = tools != nullptr && !tools->empty();
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto") {
+    refuse_field("tool_choice",
+                 "expected \"auto\" or \"none\": that a model calls a tool cannot be promised");
+  }
+  if (choice != nullptr && *choice == "auto" && !any) {
+    refuse_field("tool_choice", "goes with tools alone");
+  }
+  if (!fields.boolean("parallel_tool_calls").value_or(true)) {
+    refuse_field("parallel_tool_calls", "that a model makes one call alone cannot be promised");
+  }
+  if (any && (choice == nullptr || *choice == "auto")) {
+    chat.tools = parse_ordered_json(body, "request body")["tools"];
+  }
+}
+
 // Keys of messages keep the order in which they were written.
 ChatRequest read_messages(Fields& fields, std::string_view body) {
   const Json* messages = fields.find("messages");
@@ -64,6 +121,7 @@ ChatRequest read_messages(Fields& fields, std::string_view body) {
     if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
     chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
   }
+  read_tools(fields, body, chat);
   return chat;
 }
 
@@ -133,9 +191,6 @@ CompletionBody read_completion_body(std::string_view body) {
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
   result.echo = fields.boolean("echo").value_or(false);
-  if (result.echo && sampling.logprobs) {
-    refuse_field("logprobs", "not supported together with echo: scores of the prompt are not kept");
-  }
   fields.expect_only("best_of", result.generation.n);
   fields.expect_only("suffix", "");
   fields.finish();
@@ -161,6 +216,31 @@ TokenizeBody read_tokenize_body(std::string_view body) {
     refuse_field("prompt", "is required, or messages");
   } else {
     result.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  }
+  fields.finish();
+  return result;
+}
+
+SessionBody read_session_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  SessionBody result;
+  const auto name = fields.text("name");
+  if (!name) refuse_field("name", "is required");
+  result.name = *name;
+  result.model = fields.text("model");
+  result.prompt = fields.text("prompt");
+  result.kv = read_kv(fields);
+  if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
+    refuse_field("kv.budget",
+                 "a share of the text changes with every turn; a session needs a fixed budget");
+  }
+  if (fields.has("messages")) {
+    if (result.prompt) refuse_field("messages", "give either prompt or messages");
+    result.chat = read_messages(fields, body);
+    result.chat->add_generation_prompt = false;
+  } else if (!result.prompt) {
+    refuse_field("prompt", "is required, or messages");
   }
   fields.finish();
   return result;

@@ -42,9 +42,19 @@ struct DetokenizeBody {
   std::vector<int32_t> tokens;
 };
 
+// A conversation to be saved: prompt or messages, as a request would read them.
+struct SessionBody {
+  std::string name;
+  std::optional<std::string> model;
+  std::optional<std::string> prompt;  // or
+  std::optional<ChatRequest> chat;    // without a generation prompt
+  KvWish kv;
+};
+
 ChatBody read_chat_body(std::string_view body);
 CompletionBody read_completion_body(std::string_view body);
 TokenizeBody read_tokenize_body(std::string_view body);
 DetokenizeBody read_detokenize_body(std::string_view body);
+SessionBody read_session_body(std::string_view body);
 
 }  // namespace coppice

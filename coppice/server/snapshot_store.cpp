@@ -39,16 +39,50 @@ const SnapshotStore::Snapshot* SnapshotStore::find(std::span<const int32_t> prom
   return &snapshots_.front();
 }
 
-bool SnapshotStore::add(SessionId session, std::vector<int32_t> tokens,
-                        const EvictionConfig& eviction, int64_t chunk_tokens, int64_t free_blocks) {
-  const auto sequence = engine_.sequence_of_session(session);
-  if (!sequence) return false;
-  const int64_t needed = blocks_of(engine_.cache(), *sequence);
+const SnapshotStore::Snapshot* SnapshotStore::find_exact(std::span<const int32_t> tokens,
+                                                         const EvictionConfig& eviction,
+                                                         int64_t chunk_tokens) {
+  for (auto it = snapshots_.begin(); it != snapshots_.end(); ++it) {
+    if (it->chunk_tokens != chunk_tokens || it->eviction != eviction) continue;
+    if (!std::equal(tokens.begin(), tokens.end(), it->tokens.begin(), it->tokens.end())) continue;
+    snapshots_.splice(snapshots_.begin(), snapshots_, it);
+    return &snapshots_.front();
+  }
+  return nullptr;
+}
+
+// Least recently used snapshots go until `needed` blocks more may be held.
+bool SnapshotStore::make_room(int64_t needed, int64_t free_blocks) {
   if (needed > max_blocks_ || needed > free_blocks + blocks_) return false;
   while (blocks_ + needed > max_blocks_ || needed > free_blocks) {
     free_blocks += snapshots_.back().blocks;
     drop_oldest();
   }
+  return true;
+}
+
+bool SnapshotStore::adopt(const SessionImage& image, int64_t chunk_tokens, int64_t free_blocks) {
+  const EvictionConfig& eviction = image.eviction;
+  if (!keeps(eviction.policy)) return false;
+  if (find_exact(image.tokens, eviction, chunk_tokens) != nullptr) return true;
+  int64_t needed = 0;
+  for (const int64_t length : image.cache.lengths) needed += blocks_for_row(length);
+  if (!make_room(needed, free_blocks)) return false;
+  snapshots_.push_front({.session = engine_.import_session(image),
+                         .tokens = image.tokens,
+                         .eviction = eviction,
+                         .chunk_tokens = chunk_tokens,
+                         .blocks = needed});
+  blocks_ += needed;
+  return true;
+}
+
+bool SnapshotStore::add(SessionId session, std::vector<int32_t> tokens,
+                        const EvictionConfig& eviction, int64_t chunk_tokens, int64_t free_blocks) {
+  const auto sequence = engine_.sequence_of_session(session);
+  if (!sequence) return false;
+  const int64_t needed = blocks_of(engine_.cache(), *sequence);
+  if (!make_room(needed, free_blocks)) return false;
   snapshots_.push_front({.session = engine_.fork_session(session),
                          .tokens = std::move(tokens),
                          .eviction = eviction,

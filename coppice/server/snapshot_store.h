@@ -42,6 +42,12 @@ class SnapshotStore final {
   // there was none, or the copy alone is over the limit.
   bool add(SessionId session, std::vector<int32_t> tokens, const EvictionConfig& eviction,
            int64_t chunk_tokens, int64_t free_blocks);
+  // Takes a session that was stored outside. False: there was no room, and nothing was made. Throws
+  // as Engine::import_session. One with the same tokens and settings counts as taken.
+  bool adopt(const SessionImage& image, int64_t chunk_tokens, int64_t free_blocks);
+  // Exactly these tokens under these settings; it counts as used. nullptr: none.
+  const Snapshot* find_exact(std::span<const int32_t> tokens, const EvictionConfig& eviction,
+                             int64_t chunk_tokens);
   bool drop_oldest();  // false: there is none
 
   // Whether states under `policy` can be kept: not those of policies that remember more than what
@@ -52,6 +58,8 @@ class SnapshotStore final {
   int64_t size() const { return static_cast<int64_t>(snapshots_.size()); }
 
  private:
+  bool make_room(int64_t needed, int64_t free_blocks);
+
   Engine& engine_;
   int64_t max_blocks_;
   int64_t blocks_ = 0;
