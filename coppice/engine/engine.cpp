@@ -139,6 +139,12 @@ SequenceContext Engine::State::make_context(const Request& request) const {
   if (context.tokens.empty() && config.begin_token_id) {
     context.tokens.push_back(*config.begin_token_id);
   }
+  add_images(context.images, request.images, read, context.num_tokens(), model->args().hidden_size);
+  const int64_t pictures_end = context.images.empty() ? 0 : context.images.back().end();
+  if (pictures_end > context.num_tokens() && request.sampling.max_tokens != 0) {
+    fail_argument("picture: {} of its tokens are missing at the end of the prompt",
+                  pictures_end - context.num_tokens());
+  }
   if (context.num_tokens() == read) {
     fail_argument("the prompt is empty, expected at least one token{}",
                   request.session ? " that the session has not read"

@@ -1,5 +1,6 @@
 #include "coppice/vision/picture.h"
 
+#include <string_view>
 #include <utility>
 
 #include "coppice/core/error.h"
@@ -91,11 +92,6 @@ void put_on_white(const uint8_t* rgba, bool premultiplied, uint8_t* rgb) {
 
 }  // namespace
 }  // namespace vision
-
-std::string_view to_string(PictureFormat format) {
-  constexpr std::string_view kNames[] = {"unknown", "PNG", "JPEG", "WebP", "GIF", "TIFF"};
-  return kNames[static_cast<int>(format)];
-}
 
 PictureFormat picture_format(std::span<const std::byte> file) {
   using std::string_view;

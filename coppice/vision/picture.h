@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace coppice {
@@ -25,8 +24,6 @@ struct Picture {
 };
 
 enum class PictureFormat : uint8_t { kUnknown, kPng, kJpeg, kWebp, kGif, kTiff };
-
-std::string_view to_string(PictureFormat format);  // "PNG", ...
 
 // From the first bytes alone.
 PictureFormat picture_format(std::span<const std::byte> file);

@@ -46,12 +46,25 @@ TEST_P(GoldenPicture, every_beginning_of_it_is_refused_or_read) {
   EXPECT_THROW(decode_picture(as_bytes(file.substr(0, file.size() / 2))), Error);
 }
 
+// The row of known faults that a file stands for.
+std::string fault_of(const std::string& name) {
+  for (const auto& [part, fault] : {std::pair{"orientation", "I05_"},
+                                    {"damaged_exif", "I05_"},
+                                    {"cmyk", "I06_"},
+                                    {"16", "I07_"},
+                                    {"palette1", "I07_"},
+                                    {"webp", "I08_"},
+                                    {"animated", "I08_"}})
+    if (name.find(part) != std::string::npos) return fault;
+  return "";
+}
+
 INSTANTIATE_TEST_SUITE_P(All, GoldenPicture, ::testing::ValuesIn(golden_pictures()["files"]),
                          [](const ::testing::TestParamInfo<Json>& info) {
                            std::string name = info.param["name"];
                            for (char& c : name)
                              if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-                           return name + "_" + std::to_string(info.index);
+                           return fault_of(name) + name + "_" + std::to_string(info.index);
                          });
 
 std::string big_endian(uint32_t value) {
@@ -88,6 +101,26 @@ ErrorCode code_of(const std::string& file, const PictureLimits& limits = {}) {
   }
   ADD_FAILURE() << "it was read";
   return ErrorCode::kInternal;
+}
+
+TEST(Picture, I05_red_is_where_the_camera_saw_it) {
+  struct Case {
+    const char* name;
+    int64_t width, red_x, red_y, green_x, green_y;
+  };
+  for (const auto& [name, width, red_x, red_y, green_x, green_y] :
+       {Case{"orientation1.jpg", 16, 1, 4, 14, 4}, Case{"orientation3.jpg", 16, 14, 4, 1, 4},
+        Case{"orientation6.jpg", 8, 4, 1, 4, 14}, Case{"orientation8.jpg", 8, 4, 14, 4, 1},
+        Case{"damaged-exif.jpg", 16, 1, 4, 14, 4}}) {
+    const std::string file = golden_file(name);
+    const Picture picture = decode_picture(as_bytes(file));
+    ASSERT_EQ(picture.width, width) << name;
+    const auto at = [&](int64_t x, int64_t y) { return &picture.rgb[(y * width + x) * 3]; };
+    EXPECT_GT(at(red_x, red_y)[0], 200) << name;
+    EXPECT_LT(at(red_x, red_y)[1], 60) << name;
+    EXPECT_GT(at(green_x, green_y)[1], 200) << name;
+    EXPECT_LT(at(green_x, green_y)[0], 60) << name;
+  }
 }
 
 TEST(Picture, I04_a_bomb_is_refused_before_it_is_decoded) {
