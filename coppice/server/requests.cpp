@@ -4,6 +4,7 @@
 
 #include "coppice/server/api_error.h"
 #include "coppice/server/fields.h"
+#include "coppice/server/image_parts.h"
 
 namespace coppice {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
 
-// Text alone: parts of other kinds would reach a template that writes markers for them.
+// Text and pictures: parts of other kinds would reach a template that writes markers for them.
 void check_content(const Json& messages) {
   if (!messages.is_array()) refuse_field("messages", "expected a list of messages");
   if (messages.empty()) refuse_field("messages", "expected at least one message, got none");
@@ -21,10 +22,11 @@ void check_content(const Json& messages) {
     const Json& content = message["content"];
     if (!content.is_array()) continue;
     for (const Json& part : content) {
-      const bool text = part.is_object() && part.contains("type") && part["type"] == "text";
-      if (!text) {
+      const bool known = part.is_object() && part.contains("type") &&
+                         (part["type"] == "text" || part["type"] == "image_url");
+      if (!known) {
         refuse_field(fmt::format("messages[{}].content", i),
-                     "this model reads text alone; expected parts of type \"text\"");
+                     "expected parts of type \"text\" or \"image_url\"");
       }
     }
   }
@@ -53,13 +55,14 @@ void check_arguments(const Json& messages) {
 }
 
 // Keys of messages keep the order in which they were written.
-ChatRequest read_messages(Fields& fields, std::string_view body) {
+ChatRequest read_messages(Fields& fields, std::string_view body, std::vector<std::string>& images) {
   const Json* messages = fields.find("messages");
   if (messages == nullptr) refuse_field("messages", "is required");
   check_content(*messages);
   check_arguments(*messages);
   ChatRequest chat;
   chat.messages = parse_ordered_json(body, "request body")["messages"];
+  images = take_images(chat.messages);
   if (const Json* extra = fields.find("chat_template_kwargs")) {
     if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
     chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
@@ -113,7 +116,7 @@ ChatBody read_chat_body(std::string_view body) {
   Fields fields(object);
   ChatBody result;
   result.model = fields.text("model");
-  result.chat = read_messages(fields, body);
+  result.chat = read_messages(fields, body, result.images);
   result.generation = read_generation(fields);
   read_chat_logprobs(fields, result.generation.sampling);
   fields.expect_only("response_format", {{"type", "text"}});
@@ -155,7 +158,7 @@ TokenizeBody read_tokenize_body(std::string_view body) {
   result.prompt = fields.text("prompt");
   if (fields.has("messages")) {
     if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    result.chat = read_messages(fields, body);
+    result.chat = read_messages(fields, body, result.images);
     result.chat->add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   } else if (!result.prompt) {
     refuse_field("prompt", "is required, or messages");

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "coppice/engine/image_encoder.h"
 #include "coppice/processor/chat_template.h"
 #include "coppice/processor/tokenizer.h"
 #include "coppice/server/engine_loop.h"
@@ -54,7 +55,8 @@ struct ServiceConfig {
   // attacker points at this machine gets nothing.
   bool loopback_hosts_only = false;
   KvRules kv;
-  int64_t max_model_tokens = 0;  // positions of the model
+  int64_t max_model_tokens = 0;    // positions of the model
+  ImageEncoder* images = nullptr;  // of a model that sees; must outlive the service
 };
 
 class Service final {
@@ -81,7 +83,9 @@ class Service final {
   Json model_json() const;
   bool key_fits(const std::string& authorization) const;
   void check_model(const std::optional<std::string>& model) const;
-  std::vector<int32_t> encode_chat(const ChatRequest& chat) const;
+  // A request's prompt and pictures; the rest is unset.
+  Request encode_chat(const ChatRequest& chat, const std::vector<std::string>& images) const;
+  std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
   Request make_request(const Generation& generation, std::vector<int32_t> prompt) const;
   Reply answer(const ApiCall& call, ApiKind kind, const Generation& generation,
                std::vector<Request> prompts, std::vector<std::string> echoes);
