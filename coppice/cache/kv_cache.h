@@ -81,6 +81,7 @@ class KvCache final {
   int64_t tokens_in_pass(SequenceId sequence) const;  // reserved, not yet committed
   bool pass_complete(SequenceId sequence) const;      // every layer of the pass was appended
   int64_t entries(SequenceId sequence) const;  // over all rows, the pass in progress included
+  int64_t entries_of(SequenceId sequence, uint8_t modality) const;  // looks at every entry
   int64_t blocks_in_use() const { return pool_.in_use(); }
   int64_t free_blocks() const { return pool_.free(); }
   int64_t peak_blocks() const { return pool_.peak(); }

@@ -63,9 +63,9 @@ void check_prompt(const Request& request, int64_t vocab_size) {
 // What a session's turns must agree on: everything but the budget, and what is recent and the
 // floor, whose defaults follow the budget.
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
-  return a.policy == b.policy && a.sinks == b.sinks &&
-         a.lookahead == b.lookahead && a.scope == b.scope &&
-         a.parity_reference == b.parity_reference && a.buffer == b.buffer && a.options == b.options;
+  return a.policy == b.policy && a.sinks == b.sinks && a.lookahead == b.lookahead &&
+         a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer &&
+         a.options == b.options;
 }
 
 }  // namespace
@@ -138,6 +138,12 @@ SequenceContext Engine::State::make_context(const Request& request) const {
   context.tokens.insert(context.tokens.end(), request.prompt.begin(), request.prompt.end());
   if (context.tokens.empty() && config.begin_token_id) {
     context.tokens.push_back(*config.begin_token_id);
+  }
+  add_images(context.images, request.images, read, context.num_tokens(), model->args().hidden_size);
+  const int64_t pictures_end = context.images.empty() ? 0 : context.images.back().end();
+  if (pictures_end > context.num_tokens() && request.sampling.max_tokens != 0) {
+    fail_argument("picture: {} of its tokens are missing at the end of the prompt",
+                  pictures_end - context.num_tokens());
   }
   if (context.num_tokens() == read) {
     fail_argument("the prompt is empty, expected at least one token{}",

@@ -37,7 +37,7 @@ RequestError current_error() {
 PassPart pass_part(const KvCache& cache, const StepPart& part) {
   Sequence& sequence = *part.sequence;
   return {*sequence.context().cache_id, sequence.next_tokens(cache, part.tokens),
-          &sequence.policy()};
+          &sequence.policy(), sequence.context().images};
 }
 
 SchedulerSequence describe(const Sequence& sequence, const KvCache& cache) {
@@ -148,7 +148,7 @@ void Engine::State::score_prompts(std::span<StepPart> parts, const at::Tensor& h
                                     .to(at::kCPU, at::kFloat)
                                     .contiguous();
       for (int64_t r = 0; r < rows; ++r) {
-        SampledToken token{.id = ids[static_cast<std::size_t>(first + r)]};
+        SampledToken token{.id = ids[static_cast<std::size_t>(first + r)], .top = {}};
         fill_logprobs({logits[r].const_data_ptr<float>(), static_cast<std::size_t>(logits.size(1))},
                       part.sequence->top_logprobs(), token);
         part.prompt_scores.push_back(std::move(token));
@@ -168,6 +168,7 @@ void Engine::State::complete(StepPart& part) {
   const Clock::time_point begin = Clock::now();
   const int64_t dropped = commit_pass(cache, pass);
   sequence.note_pass(part.tokens, dropped, seconds_since(begin));
+  sequence.release_images(cache);
   if (part.logits.defined()) {
     sequence.accept(
         {part.logits.const_data_ptr<float>(), static_cast<std::size_t>(part.logits.numel())},
@@ -233,7 +234,7 @@ void Engine::State::settle(StepPart& part, double seconds) {
   Sequence& sequence = *part.sequence;
   sequence.note_step(seconds, part.decoding);
   part.output.id = sequence.id();
-  part.output.usage = sequence.usage(cache);
+  part.output.usage = sequence.usage(cache, part.output.finished());
   if (!part.output.finished()) return;
   if (!part.output.error && sequence.keep_session()) {
     part.output.session = store_session(sequence);
@@ -265,6 +266,7 @@ std::vector<RequestOutput> Engine::step() {
                      .tokens = item.tokens,
                      .decoding = sequence->decoding(),
                      .logits = {},
+                     .prompt_scores = {},
                      .output = {}});
   }
   std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "coppice/core/error.h"
+#include "coppice/nn/batch.h"
 
 namespace coppice {
 
@@ -114,13 +115,22 @@ void Sequence::note_step(double seconds, bool was_decoding) {
   (was_decoding ? decode_seconds_ : prefill_seconds_) += seconds;
 }
 
-Usage Sequence::usage(const KvCache& cache) const {
+void Sequence::release_images(const KvCache& cache) {
+  const int64_t read = cache.tokens_seen(*context_.cache_id);
+  for (ImageSpan& span : context_.images)
+    if (span.end() <= read) span.embeddings = at::Tensor();
+}
+
+Usage Sequence::usage(const KvCache& cache, bool ended) const {
   const auto rate = [](double amount, double of) { return of > 0 ? amount / of : 0.0; };
   Usage usage;
   usage.tokens = {prompt_tokens_, generated_, reused_tokens_};
   usage.kv.policy = policy_.name();
   if (policy_.bounded()) usage.kv.budget_entries = policy_.budget_total();
   if (context_.cache_id) usage.kv.kept_entries = cache.entries(*context_.cache_id);
+  if (ended && context_.cache_id && !context_.images.empty())
+    usage.kv.kept_image_entries =
+        cache.entries_of(*context_.cache_id, static_cast<uint8_t>(Modality::kImage));
   usage.kv.evicted_entries = context_.evicted_entries;
   usage.kv.peak_entries = context_.peak_entries;
   usage.kv.bytes_bound = cache.bytes_bound();

@@ -22,6 +22,7 @@ namespace coppice {
 struct SequenceContext {
   std::optional<SequenceId> cache_id;  // absent: nothing was read yet
   std::vector<int32_t> tokens;         // all, in order; those past tokens_seen are not read yet
+  std::vector<ImageSpan> images;       // in order
   EvictionConfig eviction;
   int64_t evicted_entries = 0;
   int64_t peak_entries = 0;
@@ -78,7 +79,10 @@ class Sequence final {
   void note_peak(const KvCache& cache);
   void note_pass(int64_t tokens, int64_t dropped_entries, double evict_seconds);
   void note_step(double seconds, bool was_decoding);
-  Usage usage(const KvCache& cache) const;
+  // Lets go of the embeddings of pictures that have been read.
+  void release_images(const KvCache& cache);
+  // `ended`: also counts what takes a look at every entry.
+  Usage usage(const KvCache& cache, bool ended = false) const;
 
  private:
   bool is_end(int32_t id) const;

@@ -59,6 +59,7 @@ SessionId Engine::import_session(const SessionImage& image) {
   Session session;
   session.context = {.cache_id = state.cache.add_sequence(image.cache),
                      .tokens = image.tokens,
+                     .images = {},
                      .eviction = policy.config(),
                      .evicted_entries = image.evicted_entries,
                      .peak_entries = image.peak_entries,

@@ -223,7 +223,7 @@ int64_t EngineLoop::free_blocks() const {
 // Lets snapshots go until the job fits; the one it would go on from goes last.
 bool EngineLoop::make_room(const Job& job) {
   if (job.worst_blocks > free_blocks() + snapshots_.blocks()) return false;
-  snapshots_.find(job.request.prompt, *job.request.eviction,
+  snapshots_.find(job.request.prompt, job.request.images, *job.request.eviction,
                   job.request.chunk_tokens.value_or(engine_.config().chunk_tokens));
   while (job.worst_blocks > free_blocks() && snapshots_.drop_oldest()) {
   }
@@ -247,8 +247,10 @@ void EngineLoop::start(Job job) {
   const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
     const bool whole = job.request.score_prompt;  // every token of it is read anew
-    if (const auto* snapshot =
-            whole ? nullptr : snapshots_.find(job.request.prompt, *job.request.eviction, chunk)) {
+    const auto* snapshot = whole ? nullptr
+                                 : snapshots_.find(job.request.prompt, job.request.images,
+                                                   *job.request.eviction, chunk);
+    if (snapshot != nullptr) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
@@ -267,6 +269,8 @@ void EngineLoop::start(Job job) {
 RequestId EngineLoop::begin_reading(Job& job, int64_t have, int64_t boundary) {
   Request part;
   part.prompt.assign(job.request.prompt.begin() + have, job.request.prompt.begin() + boundary);
+  for (const ImageSpan& span : job.request.images)
+    if (span.begin < boundary) part.images.push_back(span);
   part.sampling.max_tokens = 0;
   part.eviction = job.request.eviction;
   part.chunk_tokens = job.request.chunk_tokens;
@@ -339,7 +343,7 @@ void EngineLoop::after_reading(Job job, RequestOutput output) {
   try {
     const std::vector<int32_t>& tokens = engine_.session_tokens(*job.session);
     const auto have = static_cast<int64_t>(tokens.size());
-    snapshots_.add(*job.session, tokens, *job.request.eviction,
+    snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
                    job.request.chunk_tokens.value_or(engine_.config().chunk_tokens), free_blocks());
     const RequestId id = begin_answer(job, have);
     active_.emplace(id, std::move(job));

@@ -148,6 +148,7 @@ EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t toke
     config.policy = *wish.policy;
     config.sinks.reset();  // the policy's own
     config.recent.reset();
+    config.floor.reset();
     config.options.clear();
   }
   if (wish.policy && *wish.policy == "full") {

@@ -160,7 +160,8 @@ int64_t text_end(const Choice& choice, const Tokenizer& tokenizer) {
 }
 
 Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig& eviction) {
-  int64_t prompt = 0, generated = 0, cached = 0, reused = 0, seen = 0, kept = 0, evicted = 0;
+  int64_t prompt = 0, generated = 0, cached = 0, reused = 0, seen = 0, kept = 0, evicted = 0,
+          images = 0;
   int64_t peak = 0, bytes = 0, bound = 0;
   Json budget_entries = nullptr;
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -174,6 +175,7 @@ Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig
     // The last token drawn is not read.
     seen += usage.tokens.prompt + std::max<int64_t>(0, usage.tokens.generated - 1);
     kept += usage.kv.kept_entries;
+    images += usage.kv.kept_image_entries;
     evicted += usage.kv.evicted_entries;
     peak += usage.kv.peak_entries;
     bytes += usage.kv.bytes_peak;
@@ -200,6 +202,7 @@ Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig
             {"bytes", bytes},
             {"budget_entries", budget_entries},
             {"kept_entries", kept},
+            {"kept_image_entries", images},
             {"evicted_entries", evicted},
             {"peak_entries", peak},
             {"bytes_peak", bytes},

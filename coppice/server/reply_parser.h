@@ -44,7 +44,7 @@ struct ToolCall {
 };
 
 struct ReplyParts {
-  std::string reasoning, content;
+  std::string reasoning = {}, content = {};
   std::vector<ToolCall> calls = {};
 
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }

@@ -5,6 +5,7 @@
 
 #include "coppice/server/api_error.h"
 #include "coppice/server/fields.h"
+#include "coppice/server/image_parts.h"
 
 namespace coppice {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
 
-// Text alone: parts of other kinds would reach a template that writes markers for them.
+// Text and pictures: parts of other kinds would reach a template that writes markers for them.
 void check_content(const Json& messages) {
   if (!messages.is_array()) refuse_field("messages", "expected a list of messages");
   if (messages.empty()) refuse_field("messages", "expected at least one message, got none");
@@ -22,10 +23,11 @@ void check_content(const Json& messages) {
     const Json& content = message["content"];
     if (!content.is_array()) continue;
     for (const Json& part : content) {
-      const bool text = part.is_object() && part.contains("type") && part["type"] == "text";
-      if (!text) {
+      const bool known = part.is_object() && part.contains("type") &&
+                         (part["type"] == "text" || part["type"] == "image_url");
+      if (!known) {
         refuse_field(fmt::format("messages[{}].content", i),
-                     "this model reads text alone; expected parts of type \"text\"");
+                     "expected parts of type \"text\" or \"image_url\"");
       }
     }
   }
@@ -110,13 +112,14 @@ void read_tools(Fields& fields, std::string_view body, ChatRequest& chat) {
 }
 
 // Keys of messages keep the order in which they were written.
-ChatRequest read_messages(Fields& fields, std::string_view body) {
+ChatRequest read_messages(Fields& fields, std::string_view body, std::vector<std::string>& images) {
   const Json* messages = fields.find("messages");
   if (messages == nullptr) refuse_field("messages", "is required");
   check_content(*messages);
   check_arguments(*messages);
   ChatRequest chat;
   chat.messages = parse_ordered_json(body, "request body")["messages"];
+  images = take_images(chat.messages);
   if (const Json* extra = fields.find("chat_template_kwargs")) {
     if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
     chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
@@ -171,7 +174,7 @@ ChatBody read_chat_body(std::string_view body) {
   Fields fields(object);
   ChatBody result;
   result.model = fields.text("model");
-  result.chat = read_messages(fields, body);
+  result.chat = read_messages(fields, body, result.images);
   result.generation = read_generation(fields);
   read_chat_logprobs(fields, result.generation.sampling);
   fields.expect_only("response_format", {{"type", "text"}});
@@ -210,7 +213,7 @@ TokenizeBody read_tokenize_body(std::string_view body) {
   result.prompt = fields.text("prompt");
   if (fields.has("messages")) {
     if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    result.chat = read_messages(fields, body);
+    result.chat = read_messages(fields, body, result.images);
     result.chat->add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   } else if (!result.prompt) {
     refuse_field("prompt", "is required, or messages");
@@ -237,7 +240,9 @@ SessionBody read_session_body(std::string_view body) {
   }
   if (fields.has("messages")) {
     if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    result.chat = read_messages(fields, body);
+    std::vector<std::string> images;
+    result.chat = read_messages(fields, body, images);
+    if (!images.empty()) refuse_field("messages", "a session with pictures cannot be saved");
     result.chat->add_generation_prompt = false;
   } else if (!result.prompt) {
     refuse_field("prompt", "is required, or messages");

@@ -18,6 +18,7 @@ namespace coppice {
 struct ChatBody {
   std::optional<std::string> model;
   ChatRequest chat;
+  std::vector<std::string> images;  // files, in the order of their places in `chat`
   Generation generation;
 };
 
@@ -34,7 +35,8 @@ struct TokenizeBody {
   std::optional<std::string> model;
   std::optional<std::string> prompt;  // or
   std::optional<ChatRequest> chat;
-  bool add_special_tokens = true;  // of a prompt
+  std::vector<std::string> images;  // of the chat
+  bool add_special_tokens = true;   // of a prompt
 };
 
 struct DetokenizeBody {

@@ -197,11 +197,52 @@ TEST(Requests, A11_cache_fields_of_every_kind_of_wrong) {
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"full"})"), "accepted");
 }
 
-TEST(Requests, images_are_refused) {
-  EXPECT_EQ(refused_field(read_chat_body,
-                          R"({"messages":[{"role":"user","content":[{"type":"image_url",
-                             "image_url":{"url":"file:///etc/passwd"}}]}]})"),
+std::string image_body(const std::string& image_url) {
+  return R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
+         R"({"type":"image_url","image_url":)" +
+         image_url + "}]}]}";
+}
+
+TEST(Requests, I18_pictures_come_as_data_alone) {
+  for (const char* url : {"file:///etc/passwd", "http://127.0.0.1/a.png", "http://169.254.169.254/",
+                          "HTTP://[::1]", "/etc/passwd", "", "//host/a.png", "datax:,", "data"})
+    EXPECT_EQ(refused_field(read_chat_body, image_body("{\"url\":\"" + std::string(url) + "\"}")),
+              "messages[0].content[1].image_url")
+        << url;
+}
+
+TEST(Requests, I09_broken_data_uris_are_refused) {
+  for (const char* data :
+       {"data:image/png;base64,hello", "data:image/png;base64,", "data:image/png,aGVsbG8=",
+        "data:image/png;base64,aGVs\\nbG8=", "data:image/png;base64,aGVsbG8",
+        "data:image/png;base64,====", "data:image/png;base64,aGV=bG8=",
+        "data:image/png;base64,aGV_bG8=", "data:;base64", "data:image/png;base64 ,aGVsbG8="})
+    EXPECT_EQ(refused_field(read_chat_body, image_body("{\"url\":\"" + std::string(data) + "\"}")),
+              "messages[0].content[1].image_url")
+        << data;
+  for (const char* url : {"5", "null", "{}", "[]", "{\"url\":3}"})
+    EXPECT_EQ(refused_field(read_chat_body, image_body(url)), "messages[0].content[1].image_url");
+  EXPECT_EQ(refused_field(read_chat_body, R"({"messages":[{"role":"user","content":[
+                             {"type":"input_audio","input_audio":{}}]}]})"),
             "messages[0].content");
+}
+
+TEST(Requests, I04_pictures_are_taken_out_in_order_up_to_a_number) {
+  const std::string one =
+      R"({"type":"image_url","image_url":{"url":"DATA:image/png;base64,aGVsbG8=","detail":"low"}})";
+  const auto body = [](const std::string& parts) {
+    return R"({"messages":[{"role":"user","content":[)" + parts + "]}]}";
+  };
+  const ChatBody read = read_chat_body(body(
+      one + R"(,{"type":"text","text":"b"},{"type":"image_url","image_url":"data:;base64,aGk="})"));
+  EXPECT_EQ(read.images, (std::vector<std::string>{"hello", "hi"}));
+  const OrderedJson& content = read.chat.messages[0]["content"];
+  EXPECT_EQ(content[0], (OrderedJson{{"type", "image"}}));
+  EXPECT_EQ(content[1]["text"], "b");
+  EXPECT_EQ(content[2], (OrderedJson{{"type", "image"}}));
+  std::string many = one;
+  for (int i = 0; i < 99; ++i) many += "," + one;
+  EXPECT_EQ(refused_field(read_chat_body, body(many)), "messages[0].content[32].image_url");
 }
 
 TEST(ResolveKv, fills_in_what_the_request_leaves_open) {

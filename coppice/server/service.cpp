@@ -225,14 +225,41 @@ void Service::check_model(const std::optional<std::string>& model) const {
                  "model", "model_not_found");
 }
 
-Service::EncodedChat Service::encode_chat(const ChatRequest& chat) const {
+std::vector<ImageEncoder::Encoded> Service::encode_images(
+    const std::vector<std::string>& images) const {
+  std::vector<ImageEncoder::Encoded> encoded;
+  if (!images.empty() && config_.images == nullptr)
+    refuse_field("messages", "this model reads text alone, and pictures were given");
+  if (!images.empty() && !chat_template_->reads_content_parts())
+    refuse_field("messages", "this model's chat template has no place for pictures");
+  try {
+    for (const std::string& file : images)
+      encoded.push_back(config_.images->encode(std::as_bytes(std::span(file))));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) throw;
+    throw ApiError(400, fmt::format("picture {}: {}", encoded.size() + 1, error.what()), "messages",
+                   "invalid_image");
+  }
+  return encoded;
+}
+
+Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
+                                          const std::vector<std::string>& images) const {
   if (chat_template_ == nullptr) {
     throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
   }
   try {
+    const std::vector<ImageEncoder::Encoded> pictures = encode_images(images);
     const RenderedPrompt prompt = chat_template_->render(chat);
-    return {tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain),
-            reply_format(habits_, chat, prompt.text)};
+    std::vector<int32_t> ids =
+        tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+    EncodedChat encoded{.request = {}, .format = reply_format(habits_, chat, prompt.text)};
+    if (config_.images == nullptr) {
+      encoded.request.prompt = std::move(ids);
+    } else {
+      set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
+    }
+    return encoded;
   } catch (const ApiError&) {
     throw;
   } catch (const Error& error) {
@@ -259,9 +286,10 @@ Request Service::make_request(const Generation& generation, std::vector<int32_t>
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
-  EncodedChat chat = encode_chat(body.chat);
-  return answer(call, ApiKind::kChat, body.generation,
-                {make_request(body.generation, std::move(chat.tokens))}, {}, chat.format);
+  EncodedChat chat = encode_chat(body.chat, body.images);
+  Request request = make_request(body.generation, std::move(chat.request.prompt));
+  request.images = std::move(chat.request.images);
+  return answer(call, ApiKind::kChat, body.generation, {std::move(request)}, {}, chat.format);
 }
 
 Reply Service::completion(const ApiCall& call) {
@@ -340,7 +368,7 @@ Reply Service::sessions(const ApiCall& call) const {
   generation.kv = body.kv;
   generation.sampling.max_tokens = 0;
   std::vector<int32_t> tokens =
-      body.chat ? encode_chat(*body.chat).tokens
+      body.chat ? encode_chat(*body.chat, {}).request.prompt
                 : tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});
   return json_reply(
       sessions.save(body.name, make_request(generation, std::move(tokens)), call.client_gone));
@@ -350,7 +378,7 @@ Reply Service::tokenize(const ApiCall& call) const {
   const TokenizeBody body = read_tokenize_body(call.body);
   check_model(body.model);
   const std::vector<int32_t> ids =
-      body.chat ? encode_chat(*body.chat).tokens
+      body.chat ? encode_chat(*body.chat, body.images).request.prompt
                 : tokenizer_.encode(*body.prompt, {.parse_special = true,
                                                    .add_special = body.add_special_tokens});
   return json_reply(

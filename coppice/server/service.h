@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "coppice/engine/image_encoder.h"
 #include "coppice/processor/chat_template.h"
 #include "coppice/processor/tokenizer.h"
 #include "coppice/server/engine_loop.h"
@@ -59,6 +60,7 @@ struct ServiceConfig {
   KvRules kv;
   int64_t max_model_tokens = 0;        // positions of the model
   SessionService* sessions = nullptr;  // must outlive the service; null: there are none
+  ImageEncoder* images = nullptr;      // of a model that sees; must outlive the service
 };
 
 class Service final {
@@ -88,10 +90,11 @@ class Service final {
   bool key_fits(const std::string& authorization) const;
   void check_model(const std::optional<std::string>& model) const;
   struct EncodedChat {
-    std::vector<int32_t> tokens;
+    Request request;     // prompt and pictures; the rest is unset
     ReplyFormat format;  // of the answers
   };
-  EncodedChat encode_chat(const ChatRequest& chat) const;
+  EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images) const;
+  std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
   Request make_request(const Generation& generation, std::vector<int32_t> prompt) const;
   Reply answer(const ApiCall& call, ApiKind kind, const Generation& generation,
                std::vector<Request> prompts, std::vector<std::string> echoes,

@@ -31,7 +31,7 @@ Json eviction_json(const EvictionConfig& config) {
           {"budget", config.budget_entries},
           {"sinks", *config.sinks},
           {"recent", *config.recent},
-          {"floor", config.floor},
+          {"floor", *config.floor},
           {"lookahead", config.lookahead},
           {"seed", config.seed},
           {"scope", static_cast<int>(*config.scope)},
