@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,8 @@ struct AnswerOptions {
   int64_t n = 1;  // choices of each prompt
   bool include_usage = false;
   bool logprobs = false;
-  EvictionConfig eviction;  // in force
+  std::optional<CacheConfig> trace = {};  // kv.trace: sizes of the cache
+  EvictionConfig eviction;                // in force
 };
 
 // Seconds since 1970.
@@ -59,6 +61,7 @@ class Answer final {
   bool open_ = false;  // the loop may still have work for it
   std::vector<Choice> choices_;
   std::vector<std::string> starts_;
+  std::vector<int32_t> traced_prompt_;
   std::size_t finished_ = 0;
 };
 

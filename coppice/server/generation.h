@@ -36,6 +36,7 @@ struct Generation {
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;
+  bool trace = false;  // kv.trace: the stream tells what the cache holds
   KvWish kv;
 };
 

@@ -129,6 +129,7 @@ CompletionBody read_completion_body(std::string_view body) {
   result.model = fields.text("model");
   result.prompts = read_prompts(fields);
   result.generation = read_generation(fields);
+  if (result.generation.trace) refuse_field("kv.trace", "goes with chat completions alone");
   SamplingParams& sampling = result.generation.sampling;
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);

@@ -11,6 +11,7 @@
 #include "coppice/server/answer.h"
 #include "coppice/server/api_error.h"
 #include "coppice/server/metrics.h"
+#include "coppice/server/page.h"
 
 namespace coppice {
 namespace {
@@ -80,6 +81,15 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
+Reply page_reply(const PageFile& file) {
+  return {.content_type = std::string(file.content_type),
+          .body = std::string(file.bytes),
+          .headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cache-Control", "no-cache"}}};
+}
+
 Reply json_reply(const Json& body) { return {.body = dump_json(body)}; }
 
 }  // namespace
@@ -110,7 +120,9 @@ std::optional<Reply> Service::refuse_early(const ApiCall& call) {
                        "other host names",
                        "host_not_allowed");
   }
-  if (call.path != "/health" && !key_hashes_.empty() && !key_fits(call.authorization)) {
+  const bool page = find_page_file(call.path) != nullptr;
+  const bool open_to_all = page || call.path == "/health";
+  if (!open_to_all && !key_hashes_.empty() && !key_fits(call.authorization)) {
     Reply reply =
         error_reply(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -120,7 +132,7 @@ std::optional<Reply> Service::refuse_early(const ApiCall& call) {
   for (const Route& route : kRoutes) {
     if (route.path == call.path) allowed = route.method;
   }
-  if (call.path.starts_with(kModelPrefix)) allowed = "GET";
+  if (page || call.path.starts_with(kModelPrefix)) allowed = "GET";
   if (allowed.empty()) {
     return error_reply(404, "there is no " + in_quotes(call.path) + " here", "not_found");
   }
@@ -174,11 +186,16 @@ Reply Service::dispatch(const ApiCall& call) {
   if (call.path == "/detokenize") return detokenize(call);
   if (call.path == "/metrics") return metrics();
   if (call.path == "/health") return json_reply({{"status", "ok"}});
+  if (const PageFile* file = find_page_file(call.path)) return page_reply(*file);
   return models(call);
 }
 
 Json Service::model_json() const {
   const KvRules& kv = config_.kv;
+  Json names = Json::array();
+  for (const PolicyInfo& policy : policies()) {
+    if (!policy.needs_gate || config_.has_gate) names.push_back(policy.name);
+  }
   return {{"id", config_.model_id},
           {"object", "model"},
           {"created", 0},
@@ -186,6 +203,7 @@ Json Service::model_json() const {
           {"max_model_len", config_.max_model_tokens},
           {"kv",
            {{"policy", kv.eviction.policy},
+            {"policies", std::move(names)},
             {"budget", kv.budget.to_string()},
             {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
 }
@@ -274,10 +292,12 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
   }
   const ReplyHead head{
       .kind = kind, .id = next_id(kind), .created = unix_time(), .model = config_.model_id};
-  const AnswerOptions options{.n = generation.n,
-                              .include_usage = generation.include_usage,
-                              .logprobs = generation.sampling.logprobs.has_value(),
-                              .eviction = *prompts.front().eviction};
+  const AnswerOptions options{
+      .n = generation.n,
+      .include_usage = generation.include_usage,
+      .logprobs = generation.sampling.logprobs.has_value(),
+      .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
+      .eviction = *prompts.front().eviction};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));
   Reply reply;

@@ -55,6 +55,7 @@ struct ServiceConfig {
   bool loopback_hosts_only = false;
   KvRules kv;
   int64_t max_model_tokens = 0;  // positions of the model
+  bool has_gate = false;         // of retention: the policies that can be asked for
 };
 
 class Service final {
