@@ -20,6 +20,12 @@ void append(Choice& choice, ReplyParts parts) {
   std::move(parts.calls.begin(), parts.calls.end(), std::back_inserter(choice.calls));
 }
 
+std::vector<int32_t> ids_of_tokens(const std::vector<SampledToken>& tokens) {
+  std::vector<int32_t> ids;
+  for (const SampledToken& token : tokens) ids.push_back(token.id);
+  return ids;
+}
+
 std::string event(const Json& data) { return "data: " + dump_json(data) + "\n\n"; }
 
 }  // namespace
@@ -62,6 +68,10 @@ void Answer::begin(std::vector<Request> requests, std::vector<std::string> start
     parsers_.emplace_back(options_.format);
   }
   starts_ = std::move(starts);
+  if (options_.trace) {
+    mailbox_->wants_views = true;
+    traced_prompt_ = requests.front().prompt;
+  }
   call_ = loop_.submit(std::move(requests), mailbox_);
   open_ = true;
   next();  // accepted
@@ -108,7 +118,15 @@ void Answer::stream(const std::function<bool(std::string_view)>& write) {
     if (options_.include_usage && !chunk.contains("usage")) chunk["usage"] = nullptr;
     if (!write(event(chunk))) throw ApiError(kClientGone, "the client is gone");
   };
+  std::optional<CacheTrace> trace;
+  const auto send_trace = [&](Json data) { send(trace_chunk_json(head_, std::move(data))); };
   try {
+    if (options_.trace) {
+      trace.emplace(tokenizer_);
+      send_trace(trace->first(*options_.trace, options_.eviction,
+                              static_cast<int64_t>(traced_prompt_.size())));
+      send_trace(trace->tokens(traced_prompt_));
+    }
     for (std::size_t i = 0; i < choices_.size(); ++i) {
       Choice first{.index = choices_[i].index, .text = starts_[i]};
       if (head_.kind == ApiKind::kCompletion && first.text.empty()) continue;
@@ -117,6 +135,13 @@ void Answer::stream(const std::function<bool(std::string_view)>& write) {
     }
     while (!done()) {
       Update update = next();
+      if (update.view) {
+        if (trace) send_trace(trace->view(*update.view));
+        continue;
+      }
+      if (trace && !update.output.tokens.empty()) {
+        send_trace(trace->tokens(ids_of_tokens(update.output.tokens)));
+      }
       Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
       const bool ends = update.output.finished();
       if (ends) ++finished_;

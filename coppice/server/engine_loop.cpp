@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kViewSeconds = 0.08;
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -284,6 +286,7 @@ RequestId EngineLoop::begin_answer(Job& job, int64_t have) {
   Request part = job.request;
   part.prompt.erase(part.prompt.begin(), part.prompt.begin() + have);
   part.session = job.session;
+  part.keep_session = job.mailbox->wants_views;  // for the last view
   job.reading = false;
   return engine_.submit(part);
 }
@@ -294,6 +297,7 @@ void EngineLoop::step() {
   ++own_.steps;
   own_.step_seconds += seconds_since(begin);
   for (RequestOutput& output : outputs) deliver(std::move(output));
+  show_caches();
 }
 
 void EngineLoop::deliver(RequestOutput output) {
@@ -328,9 +332,29 @@ void EngineLoop::deliver(RequestOutput output) {
     own_.reused_tokens += job.reused;
     own_.evicted_entries += output.usage.kv.evicted_entries;
   }
+  if (output.session) show_last(job, output);
   finish(job);
   job.mailbox->put({job.choice, false, std::move(output)});
   active_.erase(found);
+}
+
+// Clients that watch their cache get a view of it, not too often and none behind another.
+void EngineLoop::show_caches() {
+  for (auto& [id, job] : active_) {
+    if (!job.mailbox->wants_views || seconds_since(job.viewed) < kViewSeconds) continue;
+    const std::optional<SequenceId> sequence = engine_.sequence_of(id);
+    if (!sequence || !job.mailbox->drained()) continue;
+    job.mailbox->put({job.choice, false, {}, view_cache(engine_.cache(), *sequence)});
+    job.viewed = Clock::now();
+  }
+}
+
+// The sequence was kept to be seen once more.
+void EngineLoop::show_last(const Job& job, RequestOutput& output) {
+  const auto sequence = engine_.sequence_of_session(*output.session);
+  if (sequence) job.mailbox->put({job.choice, false, {}, view_cache(engine_.cache(), *sequence)});
+  engine_.drop_session(*output.session);
+  output.session.reset();
 }
 
 // The prompt is read up to its last whole chunk: keeps a copy of that state and goes on.

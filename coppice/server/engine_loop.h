@@ -96,6 +96,7 @@ class EngineLoop final {
     std::optional<SessionId> session;
     int64_t reused = 0;
     int64_t generated = 0;
+    std::chrono::steady_clock::time_point viewed = {};  // with Mailbox::wants_views
   };
 
   void accept(Call call);
@@ -110,6 +111,8 @@ class EngineLoop final {
   void finish(Job& job);
   void fail_job(Job& job, ErrorCode code, const std::string& message);
   void fail_all(const std::string& message);
+  void show_caches();
+  void show_last(const Job& job, RequestOutput& output);
   void drop_if_kept(std::optional<SessionId> session);
   void step();
   void publish();

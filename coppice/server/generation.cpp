@@ -89,10 +89,10 @@ void read_stream_options(Fields& fields, Generation& generation) {
 
 }  // namespace
 
-KvWish read_kv(Fields& outer) {
-  KvWish wish;
+void read_kv(Fields& outer, Generation& generation) {
+  KvWish& wish = generation.kv;
   const Json* object = outer.find("kv");
-  if (object == nullptr) return wish;
+  if (object == nullptr) return;
   Fields fields(*object, "kv");
   for (const auto& [name, value] : object->items()) {
     if (value.is_null()) {
@@ -103,8 +103,11 @@ KvWish read_kv(Fields& outer) {
   wish.policy = fields.text("policy");
   wish.sinks = fields.integer("sinks", 0, kMost);
   wish.recent = fields.integer("recent", 0, kMost);
+  generation.trace = fields.boolean("trace").value_or(false);
+  if (generation.trace && (!generation.stream || generation.n != 1)) {
+    refuse_field("kv.trace", "goes with stream and n = 1 alone");
+  }
   fields.finish();
-  return wish;
 }
 
 Generation read_generation(Fields& fields) {
@@ -125,7 +128,7 @@ Generation read_generation(Fields& fields) {
   result.n = fields.integer("n", 1, kMaxChoices).value_or(1);
   result.stream = fields.boolean("stream").value_or(false);
   read_stream_options(fields, result);
-  result.kv = read_kv(fields);
+  read_kv(fields, result);
   fields.ignore({"user", "metadata", "store", "service_tier", "safety_identifier",
                  "prompt_cache_key", "prompt_cache_retention"});
   return result;

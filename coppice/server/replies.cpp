@@ -247,4 +247,11 @@ Json usage_chunk_json(const ReplyHead& head, const Json& usage) {
   return result;
 }
 
+Json trace_chunk_json(const ReplyHead& head, Json trace) {
+  Json result = head_json(head, "chat.completion.chunk");
+  result["choices"] = Json::array();
+  result["kv_trace"] = std::move(trace);
+  return result;
+}
+
 }  // namespace coppice

@@ -60,5 +60,7 @@ Json chunk_json(const ReplyHead& head, const Choice& fresh, bool first, bool log
                 const Tokenizer& tokenizer);
 // The chunk with usage, which has no choices.
 Json usage_chunk_json(const ReplyHead& head, const Json& usage);
+// The chunk with what cache_view.h writes, which has no choices either.
+Json trace_chunk_json(const ReplyHead& head, Json trace);
 
 }  // namespace coppice

@@ -190,6 +190,7 @@ CompletionBody read_completion_body(std::string_view body) {
   result.model = fields.text("model");
   result.prompts = read_prompts(fields);
   result.generation = read_generation(fields);
+  if (result.generation.trace) refuse_field("kv.trace", "goes with chat completions alone");
   SamplingParams& sampling = result.generation.sampling;
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
@@ -233,7 +234,9 @@ SessionBody read_session_body(std::string_view body) {
   result.name = *name;
   result.model = fields.text("model");
   result.prompt = fields.text("prompt");
-  result.kv = read_kv(fields);
+  Generation generation;
+  read_kv(fields, generation);
+  result.kv = generation.kv;
   if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
     refuse_field("kv.budget",
                  "a share of the text changes with every turn; a session needs a fixed budget");

@@ -11,6 +11,7 @@
 #include "coppice/server/answer.h"
 #include "coppice/server/api_error.h"
 #include "coppice/server/metrics.h"
+#include "coppice/server/page.h"
 
 namespace coppice {
 namespace {
@@ -37,7 +38,7 @@ std::vector<std::string_view> allowed_methods(std::string_view path) {
   for (const Route& route : kRoutes) {
     if (route.path == path) methods.push_back(route.method);
   }
-  if (path.starts_with(kModelPrefix)) methods.push_back("GET");
+  if (path.starts_with(kModelPrefix) || find_page_file(path) != nullptr) methods.push_back("GET");
   if (path.starts_with(kSessionPrefix)) {
     methods.push_back(path.substr(kSessionPrefix.size()).ends_with(kRestore) ? "POST" : "DELETE");
   }
@@ -97,6 +98,15 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
+Reply page_reply(const PageFile& file) {
+  return {.content_type = std::string(file.content_type),
+          .body = std::string(file.bytes),
+          .headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cache-Control", "no-cache"}}};
+}
+
 Reply json_reply(const Json& body) { return {.body = dump_json(body)}; }
 
 }  // namespace
@@ -129,7 +139,9 @@ std::optional<Reply> Service::refuse_early(const ApiCall& call) {
                        "other host names",
                        "host_not_allowed");
   }
-  if (call.path != "/health" && !key_hashes_.empty() && !key_fits(call.authorization)) {
+  const bool page = find_page_file(call.path) != nullptr;
+  const bool open_to_all = page || call.path == "/health";
+  if (!open_to_all && !key_hashes_.empty() && !key_fits(call.authorization)) {
     Reply reply =
         error_reply(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -193,11 +205,16 @@ Reply Service::dispatch(const ApiCall& call) {
   if (call.path == "/tokenizer_info") return tokenizer_info();
   if (call.path.starts_with("/v1/sessions")) return sessions(call);
   if (call.path == "/health") return json_reply({{"status", "ok"}});
+  if (const PageFile* file = find_page_file(call.path)) return page_reply(*file);
   return models(call);
 }
 
 Json Service::model_json() const {
   const KvRules& kv = config_.kv;
+  Json names = Json::array();
+  for (const PolicyInfo& policy : policies()) {
+    if (!policy.needs_gate || config_.has_gate) names.push_back(policy.name);
+  }
   return {{"id", config_.model_id},
           {"object", "model"},
           {"created", 0},
@@ -205,6 +222,7 @@ Json Service::model_json() const {
           {"max_model_len", config_.max_model_tokens},
           {"kv",
            {{"policy", kv.eviction.policy},
+            {"policies", std::move(names)},
             {"budget", kv.budget.to_string()},
             {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
 }
@@ -327,12 +345,14 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
   }
   const ReplyHead head{
       .kind = kind, .id = next_id(kind), .created = unix_time(), .model = config_.model_id};
-  const AnswerOptions options{.n = generation.n,
-                              .include_usage = generation.include_usage,
-                              .logprobs = generation.sampling.logprobs.has_value(),
-                              .scores_prompt = prompts.front().score_prompt,
-                              .eviction = *prompts.front().eviction,
-                              .format = format};
+  const AnswerOptions options{
+      .n = generation.n,
+      .include_usage = generation.include_usage,
+      .logprobs = generation.sampling.logprobs.has_value(),
+      .scores_prompt = prompts.front().score_prompt,
+      .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
+      .eviction = *prompts.front().eviction,
+      .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));
   Reply reply;
