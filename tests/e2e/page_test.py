@@ -124,13 +124,13 @@ class Browser(ServerTest):
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("request", lambda request: None if request.url.startswith(self.server.url) else self.faults.append(request.url))
         page.goto(self.server.url + "/")
-        page.wait_for_function("document.querySelectorAll('#policy option').length > 3")
+        page.wait_for_selector("#policy option:nth-child(4)", state="attached")
         return page
 
     def ask(self, page, text):
         page.fill("#message", text)
         page.press("#message", "Enter")
-        page.wait_for_function("/tokens in/.test(document.querySelector('#status').textContent)", timeout=30000)
+        page.wait_for_selector("#status:has-text('tokens in')")
 
     def number(self, page, name):
         return int(page.inner_text(name).replace(",", ""))
@@ -154,7 +154,7 @@ class Browser(ServerTest):
             self.assertNotEqual(page.inner_text("#legend-high"), scale)
             self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
             page.click("#tab-board")
-            page.wait_for_function("document.querySelectorAll('#tiles > *').length >= 6")
+            page.wait_for_selector("#tiles > :nth-child(6)")
             self.assertTrue(page.is_hidden("#view-chat"))
             page.close()
 
