@@ -133,7 +133,7 @@ Json EvalGrid::config(const EvalTask& task, const std::string& data_sha256) cons
                  {"weights", model.weights},
                  {"kv_sinks", or_null(model.sinks)},
                  {"kv_recent", or_null(model.recent)},
-                 {"kv_floor", model.floor},
+                 {"kv_floor", or_null(model.floor)},
                  {"lookahead", model.lookahead},
                  {"seed", options_.seed}};
   config.update(task.config());

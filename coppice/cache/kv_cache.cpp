@@ -325,6 +325,17 @@ void KvCache::set_aux(SequenceId id, int64_t layer, int64_t head, int64_t first,
 std::vector<at::Tensor>& KvCache::notes(SequenceId id) { return find(id).notes; }
 std::vector<at::Tensor>& KvCache::pass_notes(SequenceId id) { return find(id).pass_notes; }
 
+int64_t KvCache::entries_of(SequenceId id, uint8_t modality) const {
+  const at::Tensor local = pools_.modalities.to(at::kCPU);  // no copy where it lies there
+  const uint8_t* pool = local.const_data_ptr<uint8_t>();
+  int64_t count = 0;
+  for (const BlockTable& row : rows(id))
+    for_each_run(row, 0, row.length, [&](int64_t slot, int64_t, int64_t n) {
+      count += std::count(pool + slot, pool + slot + n, modality);
+    });
+  return count;
+}
+
 KvCache::RowContent KvCache::read_row(SequenceId id, int64_t layer, int64_t head) const {
   const BlockTable& row = this->row(id, layer, head);
   const auto needed = static_cast<std::size_t>(blocks_for_row(row.length));

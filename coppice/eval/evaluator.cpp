@@ -95,7 +95,7 @@ Json setting_details(const EvictionConfig& eviction, const CacheConfig& cache) {
   Json options = {{"scope", scope_name(*config.scope)},
                   {"sinks", *config.sinks},
                   {"recent", *config.recent},
-                  {"floor", config.floor}};
+                  {"floor", *config.floor}};
   if (policy.needs().gate) options["lookahead"] = config.lookahead;
   for (const auto& [name, value] : config.options) options[name] = value;
   return {{"options", options}, {"budget_bytes", policy.budget_total() * cache.entry_bytes()}};

@@ -63,7 +63,7 @@ std::string policy_choice_name(const EvictionConfig& config) {
   std::map<std::string, std::string> set(config.options.begin(), config.options.end());
   if (config.sinks) set["sinks"] = std::to_string(*config.sinks);
   if (config.recent) set["recent"] = std::to_string(*config.recent);
-  if (config.floor != plain.floor) set["floor"] = std::to_string(config.floor);
+  if (config.floor) set["floor"] = std::to_string(*config.floor);
   if (config.lookahead != plain.lookahead) set["lookahead"] = std::to_string(config.lookahead);
   if (config.scope) set["scope"] = scope_name(*config.scope);
   std::string name = config.policy;

@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kViewSeconds = 0.08;
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -83,7 +85,9 @@ bool EngineLoop::collect(std::deque<Call>& calls, std::vector<CallId>& ended) {
   std::unique_lock lock(mutex_);
   const bool idle = waiting_.empty() && active_.empty();
   if (idle) {
-    changed_.wait(lock, [this] { return !inbox_.empty() || !cancelled_.empty() || stop_at_; });
+    changed_.wait(lock, [this] {
+      return !inbox_.empty() || !cancelled_.empty() || !tasks_.empty() || stop_at_;
+    });
   }
   if (stop_at_ && ((idle && inbox_.empty()) || Clock::now() >= *stop_at_)) return false;
   calls.swap(inbox_);
@@ -96,6 +100,7 @@ void EngineLoop::run() {
     std::deque<Call> calls;
     std::vector<CallId> ended;
     if (!collect(calls, ended)) break;
+    run_tasks();
     for (Call& call : calls) accept(std::move(call));
     for (const CallId call : ended) end_call(call);
     try {
@@ -112,6 +117,8 @@ void EngineLoop::run() {
   {
     const std::lock_guard lock(mutex_);
     left.swap(inbox_);
+    ended_ = true;
+    tasks_.clear();  // who waits is told by the broken promise
   }
   for (const Call& call : left) {
     call.mailbox->put({0, false, error_output(ErrorCode::kInternal, "the server is stopping")});
@@ -119,6 +126,49 @@ void EngineLoop::run() {
   while (snapshots_.drop_oldest()) {
   }
   publish();
+}
+
+void EngineLoop::run_tasks() {
+  std::deque<std::packaged_task<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (auto& task : tasks) task();
+}
+
+// Runs `task` between two steps, and throws what it throws.
+void EngineLoop::do_on_loop(const std::function<void()>& task) {
+  std::future<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_at_ || ended_) throw ApiError(503, "the server is stopping", {}, "stopping");
+    tasks_.emplace_back(task);
+    done = tasks_.back().get_future();
+    changed_.notify_one();
+  }
+  try {
+    done.get();
+  } catch (const std::future_error&) {
+    throw ApiError(503, "the server is stopping", {}, "stopping");
+  }
+}
+
+std::optional<SessionImage> EngineLoop::copy_snapshot(const std::vector<int32_t>& tokens,
+                                                      const EvictionConfig& eviction) {
+  std::optional<SessionImage> image;
+  do_on_loop([&] {
+    const auto* found = snapshots_.find_exact(tokens, eviction, engine_.config().chunk_tokens);
+    if (found != nullptr) image = engine_.export_session(found->session);
+  });
+  return image;
+}
+
+bool EngineLoop::adopt_snapshot(const SessionImage& image) {
+  bool taken = false;
+  do_on_loop(
+      [&] { taken = snapshots_.adopt(image, engine_.config().chunk_tokens, free_blocks()); });
+  return taken;
 }
 
 // Plans all requests of a call, then queues them.
@@ -175,7 +225,7 @@ int64_t EngineLoop::free_blocks() const {
 // Lets snapshots go until the job fits; the one it would go on from goes last.
 bool EngineLoop::make_room(const Job& job) {
   if (job.worst_blocks > free_blocks() + snapshots_.blocks()) return false;
-  snapshots_.find(job.request.prompt, *job.request.eviction,
+  snapshots_.find(job.request.prompt, job.request.images, *job.request.eviction,
                   job.request.chunk_tokens.value_or(engine_.config().chunk_tokens));
   while (job.worst_blocks > free_blocks() && snapshots_.drop_oldest()) {
   }
@@ -198,11 +248,16 @@ void EngineLoop::start(Job job) {
   const auto prompt = static_cast<int64_t>(job.request.prompt.size());
   const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
-    if (const auto* snapshot = snapshots_.find(job.request.prompt, *job.request.eviction, chunk)) {
+    const bool whole = job.request.score_prompt;  // every token of it is read anew
+    const auto* snapshot = whole ? nullptr
+                                 : snapshots_.find(job.request.prompt, job.request.images,
+                                                   *job.request.eviction, chunk);
+    if (snapshot != nullptr) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
-    const bool read_first = snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
+    const bool read_first =
+        !whole && snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
     const RequestId id =
         read_first ? begin_reading(job, job.reused, boundary) : begin_answer(job, job.reused);
     active_.emplace(id, std::move(job));
@@ -216,6 +271,8 @@ void EngineLoop::start(Job job) {
 RequestId EngineLoop::begin_reading(Job& job, int64_t have, int64_t boundary) {
   Request part;
   part.prompt.assign(job.request.prompt.begin() + have, job.request.prompt.begin() + boundary);
+  for (const ImageSpan& span : job.request.images)
+    if (span.begin < boundary) part.images.push_back(span);
   part.sampling.max_tokens = 0;
   part.eviction = job.request.eviction;
   part.chunk_tokens = job.request.chunk_tokens;
@@ -229,6 +286,7 @@ RequestId EngineLoop::begin_answer(Job& job, int64_t have) {
   Request part = job.request;
   part.prompt.erase(part.prompt.begin(), part.prompt.begin() + have);
   part.session = job.session;
+  part.keep_session = job.mailbox->wants_views;  // for the last view
   job.reading = false;
   return engine_.submit(part);
 }
@@ -239,6 +297,7 @@ void EngineLoop::step() {
   ++own_.steps;
   own_.step_seconds += seconds_since(begin);
   for (RequestOutput& output : outputs) deliver(std::move(output));
+  show_caches();
 }
 
 void EngineLoop::deliver(RequestOutput output) {
@@ -260,7 +319,8 @@ void EngineLoop::deliver(RequestOutput output) {
   own_.generated_tokens += fresh;
   output.usage.tokens.reused = job.reused;
   if (!output.finished()) {
-    if (fresh > 0) job.mailbox->put({job.choice, false, std::move(output)});
+    if (fresh > 0 || !output.prompt_scores.empty())
+      job.mailbox->put({job.choice, false, std::move(output)});
     return;
   }
   if (output.error) {
@@ -272,9 +332,29 @@ void EngineLoop::deliver(RequestOutput output) {
     own_.reused_tokens += job.reused;
     own_.evicted_entries += output.usage.kv.evicted_entries;
   }
+  if (output.session) show_last(job, output);
   finish(job);
   job.mailbox->put({job.choice, false, std::move(output)});
   active_.erase(found);
+}
+
+// Clients that watch their cache get a view of it, not too often and none behind another.
+void EngineLoop::show_caches() {
+  for (auto& [id, job] : active_) {
+    if (!job.mailbox->wants_views || seconds_since(job.viewed) < kViewSeconds) continue;
+    const std::optional<SequenceId> sequence = engine_.sequence_of(id);
+    if (!sequence || !job.mailbox->drained()) continue;
+    job.mailbox->put({job.choice, false, {}, view_cache(engine_.cache(), *sequence)});
+    job.viewed = Clock::now();
+  }
+}
+
+// The sequence was kept to be seen once more.
+void EngineLoop::show_last(const Job& job, RequestOutput& output) {
+  const auto sequence = engine_.sequence_of_session(*output.session);
+  if (sequence) job.mailbox->put({job.choice, false, {}, view_cache(engine_.cache(), *sequence)});
+  engine_.drop_session(*output.session);
+  output.session.reset();
 }
 
 // The prompt is read up to its last whole chunk: keeps a copy of that state and goes on.
@@ -287,7 +367,7 @@ void EngineLoop::after_reading(Job job, RequestOutput output) {
   try {
     const std::vector<int32_t>& tokens = engine_.session_tokens(*job.session);
     const auto have = static_cast<int64_t>(tokens.size());
-    snapshots_.add(*job.session, tokens, *job.request.eviction,
+    snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
                    job.request.chunk_tokens.value_or(engine_.config().chunk_tokens), free_blocks());
     const RequestId id = begin_answer(job, have);
     active_.emplace(id, std::move(job));

@@ -11,6 +11,7 @@
 #include "coppice/server/answer.h"
 #include "coppice/server/api_error.h"
 #include "coppice/server/metrics.h"
+#include "coppice/server/page.h"
 
 namespace coppice {
 namespace {
@@ -18,14 +19,31 @@ namespace {
 struct Route {
   std::string_view method, path;
 };
-constexpr std::array<Route, 7> kRoutes = {{{"GET", "/health"},
-                                           {"GET", "/metrics"},
-                                           {"GET", "/v1/models"},
-                                           {"POST", "/v1/chat/completions"},
-                                           {"POST", "/v1/completions"},
-                                           {"POST", "/tokenize"},
-                                           {"POST", "/detokenize"}}};
+constexpr std::array<Route, 10> kRoutes = {{{"GET", "/health"},
+                                            {"GET", "/metrics"},
+                                            {"GET", "/v1/models"},
+                                            {"POST", "/v1/chat/completions"},
+                                            {"POST", "/v1/completions"},
+                                            {"GET", "/v1/sessions"},
+                                            {"POST", "/v1/sessions"},
+                                            {"GET", "/tokenizer_info"},
+                                            {"POST", "/tokenize"},
+                                            {"POST", "/detokenize"}}};
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kSessionPrefix = "/v1/sessions/", kRestore = "/restore";
+
+// What may be asked of `path`; none: there is no such path.
+std::vector<std::string_view> allowed_methods(std::string_view path) {
+  std::vector<std::string_view> methods;
+  for (const Route& route : kRoutes) {
+    if (route.path == path) methods.push_back(route.method);
+  }
+  if (path.starts_with(kModelPrefix) || find_page_file(path) != nullptr) methods.push_back("GET");
+  if (path.starts_with(kSessionPrefix)) {
+    methods.push_back(path.substr(kSessionPrefix.size()).ends_with(kRestore) ? "POST" : "DELETE");
+  }
+  return methods;
+}
 
 std::string sha256(std::string_view text) {
   Sha256 hash;
@@ -80,6 +98,15 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
+Reply page_reply(const PageFile& file) {
+  return {.content_type = std::string(file.content_type),
+          .body = std::string(file.bytes),
+          .headers = {{"Content-Security-Policy", std::string(kPagePolicy)},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cache-Control", "no-cache"}}};
+}
+
 Reply json_reply(const Json& body) { return {.body = dump_json(body)}; }
 
 }  // namespace
@@ -89,6 +116,8 @@ Service::Service(const ServiceConfig& config, const Tokenizer& tokenizer,
     : config_(config),
       tokenizer_(tokenizer),
       chat_template_(chat_template),
+      habits_(chat_template == nullptr ? TemplateHabits{}
+                                       : template_habits(*chat_template, tokenizer)),
       loop_(loop),
       instance_(random_hex()) {
   for (const std::string& key : config_.api_keys) key_hashes_.push_back(sha256(key));
@@ -110,27 +139,27 @@ std::optional<Reply> Service::refuse_early(const ApiCall& call) {
                        "other host names",
                        "host_not_allowed");
   }
-  if (call.path != "/health" && !key_hashes_.empty() && !key_fits(call.authorization)) {
+  const bool page = find_page_file(call.path) != nullptr;
+  const bool open_to_all = page || call.path == "/health";
+  if (!open_to_all && !key_hashes_.empty() && !key_fits(call.authorization)) {
     Reply reply =
         error_reply(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
     return reply;
   }
-  std::string_view allowed;
-  for (const Route& route : kRoutes) {
-    if (route.path == call.path) allowed = route.method;
-  }
-  if (call.path.starts_with(kModelPrefix)) allowed = "GET";
+  const std::vector<std::string_view> allowed = allowed_methods(call.path);
   if (allowed.empty()) {
     return error_reply(404, "there is no " + in_quotes(call.path) + " here", "not_found");
   }
-  if (call.method != allowed && !(call.method == "HEAD" && allowed == "GET")) {
-    Reply reply = error_reply(405, fmt::format("{} takes {}, got {}", in_quotes(call.path), allowed,
+  const std::string_view method = call.method == "HEAD" ? std::string_view("GET") : call.method;
+  if (std::find(allowed.begin(), allowed.end(), method) == allowed.end()) {
+    const std::string methods = fmt::format("{}", fmt::join(allowed, ", "));
+    Reply reply = error_reply(405, fmt::format("{} takes {}, got {}", in_quotes(call.path), methods,
                                                in_quotes(call.method)));
-    reply.headers.emplace_back("Allow", allowed);
+    reply.headers.emplace_back("Allow", methods);
     return reply;
   }
-  if (allowed != "POST") return std::nullopt;
+  if (method != "POST") return std::nullopt;
   if (!is_json_type(call.content_type)) {
     return error_reply(415, "expected Content-Type: application/json (UTF-8), got " +
                                 in_quotes(call.content_type));
@@ -173,12 +202,19 @@ Reply Service::dispatch(const ApiCall& call) {
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);
   if (call.path == "/metrics") return metrics();
+  if (call.path == "/tokenizer_info") return tokenizer_info();
+  if (call.path.starts_with("/v1/sessions")) return sessions(call);
   if (call.path == "/health") return json_reply({{"status", "ok"}});
+  if (const PageFile* file = find_page_file(call.path)) return page_reply(*file);
   return models(call);
 }
 
 Json Service::model_json() const {
   const KvRules& kv = config_.kv;
+  Json names = Json::array();
+  for (const PolicyInfo& policy : policies()) {
+    if (!policy.needs_gate || config_.has_gate) names.push_back(policy.name);
+  }
   return {{"id", config_.model_id},
           {"object", "model"},
           {"created", 0},
@@ -186,6 +222,7 @@ Json Service::model_json() const {
           {"max_model_len", config_.max_model_tokens},
           {"kv",
            {{"policy", kv.eviction.policy},
+            {"policies", std::move(names)},
             {"budget", kv.budget.to_string()},
             {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
 }
@@ -206,13 +243,43 @@ void Service::check_model(const std::optional<std::string>& model) const {
                  "model", "model_not_found");
 }
 
-std::vector<int32_t> Service::encode_chat(const ChatRequest& chat) const {
+std::vector<ImageEncoder::Encoded> Service::encode_images(
+    const std::vector<std::string>& images) const {
+  std::vector<ImageEncoder::Encoded> encoded;
+  if (!images.empty() && config_.images == nullptr)
+    refuse_field("messages", "this model reads text alone, and pictures were given");
+  if (!images.empty() && !chat_template_->reads_content_parts())
+    refuse_field("messages", "this model's chat template has no place for pictures");
+  try {
+    for (const std::string& file : images)
+      encoded.push_back(config_.images->encode(std::as_bytes(std::span(file))));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) throw;
+    throw ApiError(400, fmt::format("picture {}: {}", encoded.size() + 1, error.what()), "messages",
+                   "invalid_image");
+  }
+  return encoded;
+}
+
+Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
+                                          const std::vector<std::string>& images) const {
   if (chat_template_ == nullptr) {
     throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
   }
   try {
+    const std::vector<ImageEncoder::Encoded> pictures = encode_images(images);
     const RenderedPrompt prompt = chat_template_->render(chat);
-    return tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+    std::vector<int32_t> ids =
+        tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+    EncodedChat encoded{.request = {}, .format = reply_format(habits_, chat, prompt.text)};
+    if (config_.images == nullptr) {
+      encoded.request.prompt = std::move(ids);
+    } else {
+      set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
+    }
+    return encoded;
+  } catch (const ApiError&) {
+    throw;
   } catch (const Error& error) {
     throw api_error(error.code(), error.what(), "messages");
   }
@@ -237,8 +304,10 @@ Request Service::make_request(const Generation& generation, std::vector<int32_t>
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
-  return answer(call, ApiKind::kChat, body.generation,
-                {make_request(body.generation, encode_chat(body.chat))}, {});
+  EncodedChat chat = encode_chat(body.chat, body.images);
+  Request request = make_request(body.generation, std::move(chat.request.prompt));
+  request.images = std::move(chat.request.images);
+  return answer(call, ApiKind::kChat, body.generation, {std::move(request)}, {}, chat.format);
 }
 
 Reply Service::completion(const ApiCall& call) {
@@ -256,13 +325,15 @@ Reply Service::completion(const ApiCall& call) {
       if (body.echo) echoes.push_back(tokenizer_.decode(ids));
     }
     requests.push_back(make_request(body.generation, std::move(ids)));
+    requests.back().score_prompt = body.echo && body.generation.sampling.logprobs.has_value();
   }
   return answer(call, ApiKind::kCompletion, body.generation, std::move(requests),
                 std::move(echoes));
 }
 
 Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& generation,
-                      std::vector<Request> prompts, std::vector<std::string> echoes) {
+                      std::vector<Request> prompts, std::vector<std::string> echoes,
+                      const ReplyFormat& format) {
   std::vector<Request> requests;
   std::vector<std::string> starts;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
@@ -274,10 +345,14 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
   }
   const ReplyHead head{
       .kind = kind, .id = next_id(kind), .created = unix_time(), .model = config_.model_id};
-  const AnswerOptions options{.n = generation.n,
-                              .include_usage = generation.include_usage,
-                              .logprobs = generation.sampling.logprobs.has_value(),
-                              .eviction = *prompts.front().eviction};
+  const AnswerOptions options{
+      .n = generation.n,
+      .include_usage = generation.include_usage,
+      .logprobs = generation.sampling.logprobs.has_value(),
+      .scores_prompt = prompts.front().score_prompt,
+      .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
+      .eviction = *prompts.front().eviction,
+      .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));
   Reply reply;
@@ -292,15 +367,58 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
   return reply;
 }
 
+Reply Service::sessions(const ApiCall& call) const {
+  if (config_.sessions == nullptr) {
+    throw ApiError(404, "this server keeps no sessions; --session-dir names a folder for them", {},
+                   "sessions_off");
+  }
+  SessionService& sessions = *config_.sessions;
+  if (call.path.size() > kSessionPrefix.size()) {
+    const std::string name = call.path.substr(kSessionPrefix.size());
+    if (call.method == "DELETE") return json_reply(sessions.remove(name));
+    return json_reply(sessions.restore(name.substr(0, name.size() - kRestore.size())));
+  }
+  if (call.method != "POST") return json_reply(sessions.list());
+  const SessionBody body = read_session_body(call.body);
+  if (!body.kv.budget && config_.kv.budget.unit == KvBudget::Unit::kShare) {
+    refuse_field("kv.budget", "is required: the server's own is a share of the text");
+  }
+  check_model(body.model);
+  Generation generation;
+  generation.kv = body.kv;
+  generation.sampling.max_tokens = 0;
+  std::vector<int32_t> tokens =
+      body.chat ? encode_chat(*body.chat, {}).request.prompt
+                : tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});
+  return json_reply(
+      sessions.save(body.name, make_request(generation, std::move(tokens)), call.client_gone));
+}
+
 Reply Service::tokenize(const ApiCall& call) const {
   const TokenizeBody body = read_tokenize_body(call.body);
   check_model(body.model);
   const std::vector<int32_t> ids =
-      body.chat ? encode_chat(*body.chat)
+      body.chat ? encode_chat(*body.chat, body.images).request.prompt
                 : tokenizer_.encode(*body.prompt, {.parse_special = true,
                                                    .add_special = body.add_special_tokens});
   return json_reply(
       {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", config_.max_model_tokens}});
+}
+
+// What clients that tokenise here need beside, under the names that they know.
+Reply Service::tokenizer_info() const {
+  const auto text = [this](const std::optional<int32_t>& id) {
+    return id ? Json(tokenizer_.token_text(*id)) : Json(nullptr);
+  };
+  return json_reply(
+      {{"tokenizer_class", "coppice"},
+       {"bos_token", text(tokenizer_.bos_id())},
+       {"eos_token", text(tokenizer_.eos_id())},
+       {"pad_token", text(tokenizer_.pad_id())},
+       {"unk_token", text(tokenizer_.unk_id())},
+       {"chat_template",
+        chat_template_ == nullptr ? Json(nullptr) : Json(std::string(chat_template_->source()))},
+       {"model_max_length", config_.max_model_tokens}});
 }
 
 Reply Service::detokenize(const ApiCall& call) const {

@@ -55,7 +55,7 @@ class CliTest(unittest.TestCase):
         result = self.raw("--max-tokens", 5)
         self.assertEqual(set(result), {"text", "finish_reason", "tokens", "kv", "timing"})
         self.assertEqual(set(result["tokens"]), {"prompt", "generated", "reused"})
-        self.assertEqual(set(result["kv"]), {"policy", "budget_entries", "kept_entries", "evicted_entries",
+        self.assertEqual(set(result["kv"]), {"policy", "budget_entries", "kept_entries", "kept_image_entries", "evicted_entries",
                                              "peak_entries", "bytes_bound", "bytes_peak"})
         self.assertEqual(set(result["timing"]), {"load_s", "prefill_tokens_per_s", "decode_tokens_per_s",
                                                  "evict_share"})

@@ -88,7 +88,7 @@ class Server:
         while time.time() < until:
             if what(self.metrics()):
                 return True
-            time.sleep(0.02)
+            time.sleep(0.002)
         return False
 
     def resident_bytes(self):

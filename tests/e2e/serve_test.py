@@ -167,7 +167,6 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(echoed, TEXT + text)
         joined = "".join(event["choices"][0]["text"] for event in self.server.stream(COMPLETIONS, complete(TEXT, echo=True)))
         self.assertEqual(joined, echoed)
-        self.refused(COMPLETIONS, complete(TEXT, echo=True, logprobs=1), param="logprobs")
 
     def test_A05_logprobs_have_the_bytes_of_the_answer(self):
         result = self.server.answer(CHAT, chat(TEXT, logprobs=True, top_logprobs=2, ignore_eos=True, max_tokens=40))
