@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -12,29 +11,12 @@
 #include "apps/report.h"
 #include "apps/usage.h"
 #include "coppice/core/error.h"
-#include "coppice/core/mapped_file.h"
-#include "coppice/core/sha256.h"
 #include "coppice/eval/evaluator.h"
 
 namespace coppice {
 namespace {
 
 constexpr int kFormat = 2;  // of rows; a change in what they mean is a new number
-
-// A gate's file, or the files of its folder, by content.
-std::string sha256_of_gate(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> files = {path};
-  if (fs::is_directory(path)) {
-    files.clear();
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_regular_file()) files.push_back(entry.path().string());
-    std::ranges::sort(files);
-  }
-  Sha256 hash;
-  for (const std::string& file : files) hash.update(MappedFile::open(file).bytes());
-  return hash.finish();
-}
 
 // A line that is rewritten on a terminal, and a line every tenth of the way elsewhere.
 std::function<void(const EvalProgress&)> progress_printer() {

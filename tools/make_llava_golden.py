@@ -22,6 +22,8 @@ import transformers
 from PIL import Image
 from safetensors.torch import save_file
 
+from golden_weights import fill
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = ROOT / "tests/golden/models/llava"
 PICTURES = ("photo.png", "progressive.jpg", "lossless.webp")
@@ -58,21 +60,6 @@ def make_config():
         vision_feature_layer=-2, vision_feature_select_strategy="default")
     config._attn_implementation = "eager"
     return config
-
-
-def fill(model, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in sorted(model.named_parameters()):
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name and name.endswith("weight"):
-            value = 1 + 0.2 * noise
-        elif parameter.dim() == 1:
-            value = 0.2 * noise
-        elif "embed" in name or "lm_head" in name:
-            value = noise * 0.5
-        else:
-            value = noise * 1.5 / math.sqrt(parameter[0].numel())
-        parameter.data = value.to(torch.bfloat16).float()
 
 
 def make_tokenizer():

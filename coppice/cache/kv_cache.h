@@ -112,9 +112,10 @@ class KvCache final {
 
   // Whole pools, indexed by block id. Content of free blocks is undefined. Aux is written through
   // set_aux(), which stamps the blocks; keys and values may be written here.
-  at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
-  at::Tensor& values() { return pools_.values; }          // [blocks, 16, D]
-  at::Tensor& positions() { return pools_.positions; }    // [blocks, 16] int32
+  at::Tensor& keys() { return pools_.keys; }            // [blocks, D, 16]
+  at::Tensor& values() { return pools_.values; }        // [blocks, 16, D]
+  at::Tensor& positions() { return pools_.positions; }  // [blocks, 16] int32
+  const at::Tensor& positions() const { return pools_.positions; }
   at::Tensor& log_betas() { return pools_.log_betas; }    // [blocks, 16] float32
   at::Tensor& aux() { return pools_.aux; }                // [blocks, 16] float32
   at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8

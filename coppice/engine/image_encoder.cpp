@@ -32,9 +32,7 @@ std::unique_ptr<ImageEncoder> ImageEncoder::load(const Checkpoint& checkpoint, W
 }
 
 ImageEncoder::Encoded ImageEncoder::encode(std::span<const std::byte> file) {
-  Sha256 sum;
-  sum.update(file);
-  const std::string hash = sum.finish();
+  const std::string hash = sha256_of(file);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(kept_.begin(), kept_.end(),
                                   [&](const Encoded& one) { return one.hash == hash; });

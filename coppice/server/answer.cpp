@@ -113,6 +113,33 @@ Json Answer::wait() {
   return answer_json(head_, choices_, options_.logprobs, tokenizer_, usage_block);
 }
 
+// What an update adds to its choice's stream; nothing while there is only what waits for more.
+std::optional<Choice> Answer::take_fresh(Update& update) {
+  Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
+  const bool ends = update.output.finished();
+  if (ends) ++finished_;
+  Choice fresh{.index = choice.index,
+               .first_call = choice.first_call,
+               .prompt = std::exchange(choice.prompt, {}),
+               .all_tokens = choice.all_tokens,
+               .text_offset = choice.text_offset};
+  join(fresh, update);
+  choice.usage = fresh.usage;
+  if (!ends && fresh.text.empty() && fresh.tokens.empty() && fresh.reasoning.empty() &&
+      fresh.calls.empty()) {
+    choice.prompt = std::move(fresh.prompt);  // scores until the prompt is read
+    return std::nullopt;
+  }
+  if (!fresh.prompt.empty()) {
+    fresh.text.insert(0, starts_[static_cast<std::size_t>(update.choice)]);
+  }
+  choice.first_call += fresh.calls.size();
+  if (options_.logprobs && head_.kind == ApiKind::kCompletion) {
+    choice.text_offset = text_end(fresh, tokenizer_);
+  }
+  return fresh;
+}
+
 void Answer::stream(const std::function<bool(std::string_view)>& write) {
   const auto send = [&](Json chunk) {
     if (options_.include_usage && !chunk.contains("usage")) chunk["usage"] = nullptr;
@@ -142,27 +169,8 @@ void Answer::stream(const std::function<bool(std::string_view)>& write) {
       if (trace && !update.output.tokens.empty()) {
         send_trace(trace->tokens(ids_of_tokens(update.output.tokens)));
       }
-      Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
-      const bool ends = update.output.finished();
-      if (ends) ++finished_;
-      Choice fresh{.index = choice.index,
-                   .first_call = choice.first_call,
-                   .prompt = std::exchange(choice.prompt, {}),
-                   .all_tokens = choice.all_tokens,
-                   .text_offset = choice.text_offset};
-      join(fresh, update);
-      choice.usage = fresh.usage;
-      if (!ends && fresh.text.empty() && fresh.tokens.empty() && fresh.reasoning.empty() &&
-          fresh.calls.empty()) {
-        choice.prompt = std::move(fresh.prompt);  // scores until the prompt is read
-        continue;
-      }
-      if (!fresh.prompt.empty()) {
-        fresh.text.insert(0, starts_[static_cast<std::size_t>(update.choice)]);
-      }
-      choice.first_call += fresh.calls.size();
-      if (options_.logprobs) choice.text_offset = text_end(fresh, tokenizer_);
-      send(chunk_json(head_, fresh, false, options_.logprobs, tokenizer_));
+      if (const std::optional<Choice> fresh = take_fresh(update))
+        send(chunk_json(head_, *fresh, false, options_.logprobs, tokenizer_));
     }
     open_ = false;
     const Json usage_block = usage();

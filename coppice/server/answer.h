@@ -51,6 +51,7 @@ class Answer final {
  private:
   Update next();
   void join(Choice& choice, Update& update);
+  std::optional<Choice> take_fresh(Update& update);
   bool done() const;
   Json usage() const;
 

@@ -2,32 +2,10 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 
-#include "coppice/core/error.h"
+#include "coppice/server/base64.h"
 
 namespace coppice {
-namespace {
-
-std::string base64(std::span<const uint8_t> bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
-    uint32_t group = uint32_t{bytes[i]} << 16U;
-    if (count > 1) group |= uint32_t{bytes[i + 1]} << 8U;
-    if (count > 2) group |= uint32_t{bytes[i + 2]};
-    for (std::size_t digit = 0; digit < 4; ++digit) {
-      text += digit <= count ? kDigits[(group >> (18U - 6U * digit)) & 63U] : '=';
-    }
-  }
-  return text;
-}
-
-}  // namespace
-
 CacheView view_cache(const KvCache& cache, SequenceId sequence) {
   const std::span<const BlockTable> rows = cache.rows(sequence);
   CacheView view;
@@ -37,8 +15,7 @@ CacheView view_cache(const KvCache& cache, SequenceId sequence) {
   for (const BlockTable& row : rows) view.lengths.push_back(row.length);
   const int64_t stride = view.stride();
   view.held.assign(static_cast<std::size_t>(view.seen * stride), 0);
-  // Read alone; there is no const access to the pool of positions.
-  const at::Tensor pool = const_cast<KvCache&>(cache).positions().to(at::kCPU);
+  const at::Tensor pool = cache.positions().to(at::kCPU);
   const int32_t* const positions = pool.const_data_ptr<int32_t>();
   for (std::size_t r = 0; r < rows.size(); ++r) {
     view.bytes += static_cast<int64_t>(rows[r].blocks.size()) * cache.config().block_bytes();
@@ -101,9 +78,10 @@ Json CacheTrace::view(const CacheView& view) {
   int64_t kept = 0;
   for (const int64_t length : view.lengths) kept += length;
   const int64_t written = view.seen * static_cast<int64_t>(view.lengths.size());
-  return {{"seen", view.seen},         {"rows", view.lengths},   {"kept", kept},
-          {"evicted", written - kept}, {"bytes", view.bytes},    {"pool_bytes", view.pool_bytes},
-          {"at", std::move(at)},       {"held", base64(changed)}};
+  return {{"seen", view.seen},   {"rows", view.lengths},
+          {"kept", kept},        {"evicted", written - kept},
+          {"bytes", view.bytes}, {"pool_bytes", view.pool_bytes},
+          {"at", std::move(at)}, {"held", encode_base64(changed)}};
 }
 
 }  // namespace coppice

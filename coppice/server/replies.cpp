@@ -39,51 +39,10 @@ Json chat_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-// The four lists of a completion's log-probabilities. An offset is where a token begins in the
-// text, in characters; a token that the text does not show has the offset of the next.
-class CompletionLogprobs final {
- public:
-  CompletionLogprobs(const Tokenizer& tokenizer, int64_t first_offset)
-      : tokenizer_(tokenizer), offset_(first_offset) {}
-
-  void add(const SampledToken& token, std::string_view shown) {
-    tokens_.push_back(tokenizer_.token_bytes(token.id));
-    offsets_.push_back(offset_);
-    offset_ += characters(shown);
-    if (std::isnan(token.logprob)) {  // nothing predicts it
-      scores_.push_back(nullptr);
-      tops_.push_back(nullptr);
-      return;
-    }
-    scores_.push_back(finite(token.logprob));
-    Json top = Json::object();
-    for (const TokenLogprob& other : token.top) {
-      top.emplace(tokenizer_.token_bytes(other.id), finite(other.logprob));
-    }
-    top.emplace(tokenizer_.token_bytes(token.id), finite(token.logprob));
-    tops_.push_back(std::move(top));
-  }
-
-  int64_t end() const { return offset_; }
-  Json take() {
-    return {{"tokens", std::move(tokens_)},
-            {"token_logprobs", std::move(scores_)},
-            {"top_logprobs", std::move(tops_)},
-            {"text_offset", std::move(offsets_)}};
-  }
-
- private:
-  static int64_t characters(std::string_view bytes) {
-    return std::count_if(bytes.begin(), bytes.end(), [](char byte) {
-      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-    });
-  }
-
-  const Tokenizer& tokenizer_;
-  int64_t offset_;
-  Json tokens_ = Json::array(), scores_ = Json::array(), tops_ = Json::array();
-  Json offsets_ = Json::array();
-};
+int64_t characters(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
 
 // What of the token's bytes `text` begins with: all, all but a leading blank that the vocabulary
 // puts before a text, or, of a begin token that was added, nothing.
@@ -93,21 +52,55 @@ std::string_view part_shown(std::string_view text, std::string_view bytes) {
   return blank ? bytes.substr(1) : std::string_view();
 }
 
-// With a scored prompt every token has an entry, end tokens too: who asks for it counts them.
-CompletionLogprobs completion_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
-  CompletionLogprobs lists(tokenizer, choice.text_offset);
+// A token with log-probabilities and what the text shows of it. With a scored prompt every token
+// has an entry, end tokens too: who asks for it counts them.
+struct ShownToken {
+  const SampledToken& token;
+  std::string_view text;
+};
+std::vector<ShownToken> shown_tokens(const Choice& choice, const Tokenizer& tokenizer) {
+  std::vector<ShownToken> list;
   std::string_view text = choice.text;
   for (const SampledToken& token : choice.prompt) {
     const std::string_view part = part_shown(text, tokenizer.token_bytes(token.id));
-    lists.add(token, part);
+    list.push_back({token, part});
     text.remove_prefix(part.size());
   }
   for (const SampledToken& token : choice.tokens) {
     const bool visible = shown(token, tokenizer);
     if (!visible && !choice.all_tokens) continue;
-    lists.add(token, visible ? tokenizer.token_bytes(token.id) : std::string_view());
+    list.push_back({token, visible ? tokenizer.token_bytes(token.id) : std::string_view()});
   }
-  return lists;
+  return list;
+}
+
+Json top_json(const SampledToken& token, const Tokenizer& tokenizer) {
+  Json top = Json::object();
+  for (const TokenLogprob& other : token.top) {
+    top.emplace(tokenizer.token_bytes(other.id), finite(other.logprob));
+  }
+  top.emplace(tokenizer.token_bytes(token.id), finite(token.logprob));
+  return top;
+}
+
+// An offset is where a token begins in the text, in characters; a token that the text does not show
+// has the offset of the next.
+Json completion_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
+  Json tokens = Json::array(), scores = Json::array(), tops = Json::array();
+  Json offsets = Json::array();
+  int64_t offset = choice.text_offset;
+  for (const auto& [token, text] : shown_tokens(choice, tokenizer)) {
+    tokens.push_back(tokenizer.token_bytes(token.id));
+    offsets.push_back(offset);
+    offset += characters(text);
+    const bool predicted = !std::isnan(token.logprob);  // the first of a prompt is not
+    scores.push_back(predicted ? Json(finite(token.logprob)) : Json(nullptr));
+    tops.push_back(predicted ? top_json(token, tokenizer) : Json(nullptr));
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(scores)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
 }
 
 Json finish_json(const Choice& choice) {
@@ -148,7 +141,7 @@ Json choice_json(const ReplyHead& head, const Choice& choice, bool logprobs,
     if (logprobs) result["logprobs"] = chat_logprobs(choice, tokenizer);
   } else {
     result["text"] = choice.text;
-    if (logprobs) result["logprobs"] = completion_logprobs(choice, tokenizer).take();
+    if (logprobs) result["logprobs"] = completion_logprobs(choice, tokenizer);
   }
   return result;
 }
@@ -156,7 +149,9 @@ Json choice_json(const ReplyHead& head, const Choice& choice, bool logprobs,
 }  // namespace
 
 int64_t text_end(const Choice& choice, const Tokenizer& tokenizer) {
-  return completion_logprobs(choice, tokenizer).end();
+  int64_t end = choice.text_offset;
+  for (const ShownToken& one : shown_tokens(choice, tokenizer)) end += characters(one.text);
+  return end;
 }
 
 Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig& eviction) {

@@ -32,8 +32,6 @@ struct ReplyFormat {
   bool begins_inside = false;  // the prompt has opened <think> already
   ToolFormat tools = ToolFormat::kNone;
   std::set<std::string, std::less<>> names = {};  // of the tools that were offered
-
-  bool plain() const { return !thinking && tools == ToolFormat::kNone; }
 };
 
 struct ToolCall {
@@ -46,8 +44,6 @@ struct ToolCall {
 struct ReplyParts {
   std::string reasoning = {}, content = {};
   std::vector<ToolCall> calls = {};
-
-  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
 };
 
 class ReplyParser final {

@@ -1,11 +1,11 @@
 #include "coppice/server/requests.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "coppice/server/api_error.h"
 #include "coppice/server/fields.h"
 #include "coppice/server/image_parts.h"
+#include "coppice/server/text.h"
 
 namespace coppice {
 namespace {
@@ -55,15 +55,6 @@ void check_arguments(const Json& messages) {
   }
 }
 
-bool is_tool_name(const Json& name) {
-  if (!name.is_string()) return false;
-  const std::string& text = name.get_ref<const std::string&>();
-  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
-  });
-}
-
 void check_tools(const Json& tools) {
   if (!tools.is_array()) refuse_field("tools", "expected a list");
   for (std::size_t i = 0; i < tools.size(); ++i) {
@@ -75,7 +66,8 @@ void check_tools(const Json& tools) {
     tool.finish();
     Fields function(*object, place + ".function");
     const Json* name = function.find("name");
-    if (name == nullptr || !is_tool_name(*name)) {
+    if (name == nullptr || !name->is_string() ||
+        !is_plain_name(name->get_ref<const std::string&>())) {
       refuse_field(place + ".function.name", "expected 1 to 64 letters, digits, _ and -");
     }
     function.text("description");
@@ -91,7 +83,7 @@ void check_tools(const Json& tools) {
 }
 
 // The tools that the model is shown: none with tool_choice "none".
-void read_tools(Fields& fields, std::string_view body, ChatRequest& chat) {
+void read_tools(Fields& fields, OrderedJson& ordered, ChatRequest& chat) {
   const Json* tools = fields.find("tools");
   if (tools != nullptr) check_tools(*tools);
   const bool any = tools != nullptr && !tools->empty();
@@ -107,7 +99,7 @@ void read_tools(Fields& fields, std::string_view body, ChatRequest& chat) {
     refuse_field("parallel_tool_calls", "that a model makes one call alone cannot be promised");
   }
   if (any && (choice == nullptr || *choice == "auto")) {
-    chat.tools = parse_ordered_json(body, "request body")["tools"];
+    chat.tools = std::move(ordered["tools"]);
   }
 }
 
@@ -118,14 +110,28 @@ ChatRequest read_messages(Fields& fields, std::string_view body, std::vector<std
   check_content(*messages);
   check_arguments(*messages);
   ChatRequest chat;
-  chat.messages = parse_ordered_json(body, "request body")["messages"];
+  OrderedJson ordered = parse_ordered_json(body, "request body");
+  chat.messages = std::move(ordered["messages"]);
   images = take_images(chat.messages);
   if (const Json* extra = fields.find("chat_template_kwargs")) {
     if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
-    chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
+    chat.extra = std::move(ordered["chat_template_kwargs"]);
   }
-  read_tools(fields, body, chat);
+  read_tools(fields, ordered, chat);
   return chat;
+}
+
+// Either `prompt`, or the chat of `messages`.
+std::optional<ChatRequest> read_text(Fields& fields, std::string_view body,
+                                     std::optional<std::string>& prompt,
+                                     std::vector<std::string>& images) {
+  prompt = fields.text("prompt");
+  if (fields.has("messages")) {
+    if (prompt) refuse_field("messages", "give either prompt or messages");
+    return read_messages(fields, body, images);
+  }
+  if (!prompt) refuse_field("prompt", "is required, or messages");
+  return std::nullopt;
 }
 
 std::vector<int32_t> read_ids(const Json& list, const std::string& name) {
@@ -211,13 +217,9 @@ TokenizeBody read_tokenize_body(std::string_view body) {
   Fields fields(object);
   TokenizeBody result;
   result.model = fields.text("model");
-  result.prompt = fields.text("prompt");
-  if (fields.has("messages")) {
-    if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    result.chat = read_messages(fields, body, result.images);
+  result.chat = read_text(fields, body, result.prompt, result.images);
+  if (result.chat) {
     result.chat->add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
-  } else if (!result.prompt) {
-    refuse_field("prompt", "is required, or messages");
   } else {
     result.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   }
@@ -233,22 +235,16 @@ SessionBody read_session_body(std::string_view body) {
   if (!name) refuse_field("name", "is required");
   result.name = *name;
   result.model = fields.text("model");
-  result.prompt = fields.text("prompt");
+  std::vector<std::string> images;
+  result.chat = read_text(fields, body, result.prompt, images);
+  if (!images.empty()) refuse_field("messages", "a session with pictures cannot be saved");
+  if (result.chat) result.chat->add_generation_prompt = false;
   Generation generation;
   read_kv(fields, generation);
   result.kv = generation.kv;
   if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
     refuse_field("kv.budget",
                  "a share of the text changes with every turn; a session needs a fixed budget");
-  }
-  if (fields.has("messages")) {
-    if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    std::vector<std::string> images;
-    result.chat = read_messages(fields, body, images);
-    if (!images.empty()) refuse_field("messages", "a session with pictures cannot be saved");
-    result.chat->add_generation_prompt = false;
-  } else if (!result.prompt) {
-    refuse_field("prompt", "is required, or messages");
   }
   fields.finish();
   return result;

@@ -15,6 +15,7 @@
 #include "coppice/loader/safetensors_file.h"
 #include "coppice/server/api_error.h"
 #include "coppice/server/session_file.h"
+#include "coppice/server/text.h"
 
 namespace coppice {
 namespace {
@@ -23,15 +24,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kEnding = ".session";
 constexpr std::size_t kDraftEnding = 7;  // a dot and six letters, of write_file_atomically
 
-bool is_name(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
-  });
-}
-
 bool is_session(std::string_view file) {
-  return file.ends_with(kEnding) && is_name(file.substr(0, file.size() - kEnding.size()));
+  return file.ends_with(kEnding) && is_plain_name(file.substr(0, file.size() - kEnding.size()));
 }
 
 bool is_draft(std::string_view file) {
@@ -73,7 +67,7 @@ SessionStore::SessionStore(const SessionStoreConfig& config) : config_(config) {
 }
 
 std::string SessionStore::path_of(const std::string& name) const {
-  if (!is_name(name)) {
+  if (!is_plain_name(name)) {
     throw ApiError(400, "name: expected 1 to 64 letters, digits, _ and -, got " + in_quotes(name),
                    "name", "invalid_value");
   }

@@ -6,7 +6,6 @@ permutation: the text after a newline is CHAIN, token for token, then the end to
 import struct
 
 import tiny_gguf as tiny
-from tiny_gguf import ARRAY, FLOAT32, INT32, STRING, UINT32, array, text
 
 CHAIN = ["<think>", "hm", "</think>", "Sure.", "<tool_call>", '{"name":', '"weather",',
          '"arguments":{"city":"Paris"}}', "</tool_call>"]
@@ -31,25 +30,8 @@ def write(path, context=2048):
     following = {i: end for i in range(len(tokens))}
     steps = [tokens.index("\u010a"), *(tokens.index(token) for token in CHAIN), end]
     following.update(zip(steps, steps[1:]))
-    meta = [
-        ("general.architecture", STRING, text("llama")),
-        ("general.name", STRING, text("chain")),
-        ("llama.context_length", UINT32, struct.pack("<I", context)),
-        ("llama.embedding_length", UINT32, struct.pack("<I", HIDDEN)),
-        ("llama.block_count", UINT32, struct.pack("<I", LAYERS)),
-        ("llama.feed_forward_length", UINT32, struct.pack("<I", FFN)),
-        ("llama.attention.head_count", UINT32, struct.pack("<I", HEADS)),
-        ("llama.attention.head_count_kv", UINT32, struct.pack("<I", HEADS)),
-        ("llama.attention.layer_norm_rms_epsilon", FLOAT32, struct.pack("<f", 1e-5)),
-        ("llama.rope.freq_base", FLOAT32, struct.pack("<f", 10000.0)),
-        ("tokenizer.ggml.model", STRING, text("gpt2")),
-        ("tokenizer.ggml.pre", STRING, text("gpt-2")),
-        ("tokenizer.ggml.tokens", ARRAY, array(STRING, tokens, text)),
-        ("tokenizer.ggml.token_type", ARRAY, array(INT32, types, lambda v: struct.pack("<i", v))),
-        ("tokenizer.ggml.merges", ARRAY, array(STRING, ["q q"], text)),
-        ("tokenizer.ggml.eos_token_id", UINT32, struct.pack("<I", end)),
-        ("tokenizer.chat_template", STRING, text(TEMPLATE)),
-    ]
+    meta = tiny.metadata("chain", tokens, types, ["q q"], end, TEMPLATE, context=context, hidden=HIDDEN, layers=LAYERS,
+                         ffn=FFN, heads=HEADS, kv_heads=HEADS)
 
     def rows(count, one_of):
         data = bytearray()
@@ -75,13 +57,4 @@ def write(path, context=2048):
         "blk.0.ffn_up.weight": ((FFN, HIDDEN), bytes(4 * FFN * HIDDEN)),
         "blk.0.ffn_down.weight": ((HIDDEN, FFN), bytes(4 * FFN * HIDDEN)),
     }
-    infos, data = b"", b""
-    for name, (shape, values) in tensors.items():
-        infos += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", dim) for dim in reversed(shape))
-        infos += struct.pack("<IQ", 0, len(data))
-        data += values + b"\0" * (-len(values) % 32)
-    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta))
-    header += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in meta) + infos
-    header += b"\0" * (-len(header) % 32)
-    with open(path, "wb") as file:
-        file.write(header + data)
+    tiny.write_file(path, meta, tensors)

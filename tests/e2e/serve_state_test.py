@@ -3,7 +3,6 @@
 models, one of which gives an answer that is known in advance. Needs no downloads."""
 
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -15,32 +14,21 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import chain_gguf  # noqa: E402
 import tiny_gguf  # noqa: E402
-from serve_client import Server  # noqa: E402
+from serve_client import CHAT, COMPLETIONS, TEXT, MadeModelTest, Server, complete  # noqa: E402
 
-TEXT = "the quick brown fox jumps over the lazy dog, then the hen and the other heron. "
-CHAT, COMPLETIONS, SESSIONS = "/v1/chat/completions", "/v1/completions", "/v1/sessions"
+SESSIONS = "/v1/sessions"
 FLAGS = ["--chunk", 16, "--kv-pool", "512KiB", "--policy", "streaming"]
 TOOLS = [{"type": "function", "function": {"name": chain_gguf.NAME, "description": "the weather of a city",
                                            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]
 
 
-def complete(prompt, **more):
-    return {"prompt": prompt, "temperature": 0, "max_tokens": 12, **more}
+class PromptScores(MadeModelTest):
+    flags = [*FLAGS, "--kv-budget", "full"]
 
-
-class PromptScores(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(cls.folder.name) / "tiny.gguf"
-        tiny_gguf.write(model)
-        cls.server = Server(model, *FLAGS, "--kv-budget", "full")
+        super().setUpClass()
         cls.ids = cls.server.answer("/tokenize", {"prompt": TEXT})["tokens"]
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-        cls.folder.cleanup()
 
     def scores(self, prompt, **more):
         return self.server.answer(COMPLETIONS, complete(prompt, echo=True, logprobs=1, max_tokens=0, **more))["choices"][0]
@@ -78,18 +66,8 @@ class PromptScores(unittest.TestCase):
         self.assertEqual(full, self.scores(TEXT * 3, kv={"budget": 400})["logprobs"]["token_logprobs"])
 
 
-class ToolCalls(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(cls.folder.name) / "chain.gguf"
-        chain_gguf.write(model)
-        cls.server = Server(model, *FLAGS, "--kv-budget", "full")
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-        cls.folder.cleanup()
+class ToolCalls(MadeModelTest):
+    make, name, flags = staticmethod(chain_gguf.write), "chain", [*FLAGS, "--kv-budget", "full"]
 
     def body(self, **more):
         return {"messages": [{"role": "user", "content": "Weather in Paris?"}], "temperature": 0, "max_tokens": 40, **more}

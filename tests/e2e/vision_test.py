@@ -12,13 +12,12 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from serve_client import COPPICE, Server  # noqa: E402
+from serve_client import CHAT, COPPICE, Server  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "tests/golden/models/llava/hf"
 PICTURES = ROOT / "tests/golden/pictures"
 ROWS, TOKENS = 3 * 2, 16  # of a picture
-CHAT = "/v1/chat/completions"
 
 
 def uri(data, kind="image/png"):
