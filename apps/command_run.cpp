@@ -129,7 +129,8 @@ void add_run_command(CLI::App& program) {
                    "picture file (PNG, JPEG, WebP, GIF, TIFF) of the first turn; may be repeated")
       ->allow_extra_args(false);
   command->add_flag("--raw", options->raw, "no chat template: the text is continued")
-      ->excludes(turns);
+      ->excludes(turns)
+      ->excludes(command->get_option("--keep-system"));
   command->callback([options] { run(*options); });
 }
 

@@ -4,6 +4,7 @@
 
 #include "apps/usage.h"
 #include "coppice/core/error.h"
+#include "coppice/processor/token_places.h"
 
 namespace coppice {
 
@@ -12,6 +13,8 @@ Conversation::Conversation(const Runtime& runtime, const GenerationOptions& opti
     : runtime_(runtime),
       options_(options),
       engine_(runtime.make_engine(text_tokens, runtime.longest_tokens(0, std::nullopt))) {
+  if (options.keep_system && options.system.empty())
+    fail_argument("--keep-system: expected a system message, got an empty one");
   if (!options.system.empty())
     messages_.push_back({{"role", "system"}, {"content", options.system}});
 }
@@ -33,6 +36,23 @@ std::vector<int32_t> Conversation::next_tokens(const RenderedPrompt& prompt) {
       plain.push_back({std::max<int64_t>(0, range.begin - offset), range.end - offset});
   }
   return runtime_.tokenizer().encode(rest, {.parse_special = true}, plain);
+}
+
+// `ids`: of the whole prompt. Pictures stand behind the system message.
+EvictionConfig Conversation::with_system_pinned(const RenderedPrompt& prompt,
+                                                std::span<const int32_t> ids) const {
+  EvictionConfig eviction = engine_->config().eviction;
+  std::optional<std::vector<TokenRange>> places;
+  if (prompt.messages.front()) {
+    const std::vector<TextRange> range = {*prompt.messages.front()};
+    places = token_places(runtime_.tokenizer(), prompt.text, prompt.plain, ids, range);
+  }
+  if (!places)
+    fail_argument("--keep-system: the chat template of {} does not show where the message stands",
+                  runtime_.path());
+  eviction.pins.push_back(
+      {static_cast<int32_t>(places->front().begin), static_cast<int32_t>(places->front().end)});
+  return eviction;
 }
 
 std::vector<ImageEncoder::Encoded> Conversation::encode(
@@ -75,6 +95,7 @@ RequestOutput Conversation::ask(const std::string& user,
   request.sampling.max_tokens = options_.max_tokens;
   request.session = session_;
   request.keep_session = true;
+  if (options_.keep_system && !session_) request.eviction = with_system_pinned(prompt, ids);
   RequestOutput output = from_flags([&] {
     return engine_->run(request, [&on_text](const RequestOutput& part) {
       if (on_text) on_text(part.text);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Conversation final {
 
  private:
   std::vector<int32_t> next_tokens(const RenderedPrompt& prompt);
+  EvictionConfig with_system_pinned(const RenderedPrompt& prompt,
+                                    std::span<const int32_t> ids) const;
   std::vector<ImageEncoder::Encoded> encode(const std::vector<std::string>& images) const;
 
   const Runtime& runtime_;

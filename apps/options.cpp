@@ -120,7 +120,10 @@ void add_generation_options(CLI::App& app, GenerationOptions& options) {
   app.add_option("--stop", sampling.stop, "text that ends the answer, may be repeated");
   app.add_flag("--ignore-eos", sampling.ignore_eos, "do not stop at the model's end tokens");
   app.add_option("--seed", options.seed, "makes sampling reproducible");
-  app.add_option("--system", options.system, "system message");
+  CLI::Option* system = app.add_option("--system", options.system, "system message");
+  app.add_flag("--keep-system", options.keep_system,
+               "never evict the system message; it counts in the budget")
+      ->needs(system);
   app.add_flag_callback(
       "--no-think", [&options] { options.think = false, options.think_given = true; },
       "tell the template that the model shall not think first");

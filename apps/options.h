@@ -45,6 +45,7 @@ struct GenerationOptions {
   bool think = true;  // the template's enable_thinking
   bool think_given = false;
   std::string system;
+  bool keep_system = false;  // pins the system message
 };
 
 void add_generation_options(CLI::App& app, GenerationOptions& options);

@@ -51,6 +51,21 @@ class CliTest(unittest.TestCase):
         self.assertIn(says, done.stderr)
         self.assertEqual(done.stdout, "")
 
+    def test_the_system_message_can_be_pinned(self):
+        turns = self.dir / "turns.txt"
+        turns.write_text(f"{TEXT}\nand then?\n")
+        args = ("--policy", "streaming", "--kv-budget", 40, "--chunk", 16, "--max-tokens", 8, "--ignore-eos", "--turns-file",
+                turns, "--system", "Never lie.")
+        plain, kept = (self.call("run", "--model", self.model, "--json", *args, *more).stdout.splitlines()
+                       for more in ((), ("--keep-system",)))
+        for line in kept:
+            self.assertEqual(json.loads(line)["kv"]["kept_entries"], 40 * ROWS)
+        self.assertNotEqual([json.loads(line)["text"] for line in kept], [json.loads(line)["text"] for line in plain])
+        self.refuse("run", "--model", self.model, "--kv-budget", 12, "--policy", "streaming", "--system", "Never lie.",
+                    "--keep-system", "hi", code=2, says="pinned tokens")
+        self.refuse("run", "--model", self.model, "--keep-system", "hi", code=2, says="--system")
+        self.refuse("run", "--model", self.model, "--system", "a", "--keep-system", "--raw", "hi", code=2, says="--raw")
+
     def test_json_has_the_documented_keys(self):
         result = self.raw("--max-tokens", 5)
         self.assertEqual(set(result), {"text", "finish_reason", "tokens", "kv", "timing"})
