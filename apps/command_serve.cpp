@@ -33,7 +33,7 @@ struct ServeOptions {
   std::string max_body = "4MiB";
   std::string session_dir;  // empty: no sessions are saved
   std::string session_bytes = "1GiB";
-  std::optional<int64_t> kv_ceiling;
+  std::optional<int64_t> kv_ceiling, kv_min_budget;
   int64_t max_requests = 64;
   int64_t max_running = 16;
   int64_t grace_seconds = 30;
@@ -103,6 +103,7 @@ ServiceConfig service_config(const Runtime& runtime, const ServeOptions& options
   config.kv.eviction = engine.config().eviction;
   config.kv.budget = options.model.budget;
   config.kv.ceiling = options.kv_ceiling;
+  config.kv.min_budget = options.kv_min_budget;
   config.kv.cache = engine.cache().config();
   config.kv.chunk_tokens = engine.config().chunk_tokens;
   config.images = runtime.images();
@@ -226,6 +227,11 @@ void add_serve_command(CLI::App& program) {
   command
       ->add_option("--kv-ceiling", options->kv_ceiling,
                    "most entries per KV head that one request may get [what the pool holds]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--kv-min-budget", options->kv_min_budget,
+                   "entries per KV head down to which budgets that no request names are lowered "
+                   "while others wait [never]")
       ->check(CLI::PositiveNumber);
   command->add_option("--session-dir", options->session_dir,
                       "folder for saved sessions (/v1/sessions) [none: they are off]");

@@ -60,15 +60,13 @@ void check_prompt(const Request& request, int64_t vocab_size) {
   }
 }
 
-// What a session's turns must agree on: everything but the budget, what is recent and the floor,
-// whose defaults follow the budget, and the pins of tokens that were not read.
+}  // namespace
+
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
   return a.policy == b.policy && a.sinks == b.sinks && a.lookahead == b.lookahead &&
          a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer &&
          a.options == b.options;
 }
-
-}  // namespace
 
 CacheConfig cache_config(const ModelArgs& args, at::ScalarType kv_dtype, c10::Device device) {
   CacheConfig config;
@@ -166,9 +164,10 @@ EvictionPolicy Engine::State::make_policy(const Request& request,
   if (request.session && context.cache_id) {
     const int64_t read = cache.tokens_seen(*context.cache_id);
     if (clip_pins(policy.config().pins, read) != clip_pins(context.eviction.pins, read))
-      fail_argument("a session keeps the pins of the {} tokens it has read; expected new pins "
-                    "behind them alone",
-                    read);
+      fail_argument(
+          "a session keeps the pins of the {} tokens it has read; expected new pins "
+          "behind them alone",
+          read);
   }
   return policy;
 }

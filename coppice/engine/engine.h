@@ -12,9 +12,10 @@
 // by one.
 //
 // Invariants: after every step each sequence holds exactly min(budget x L x Hkv, tokens read x L x
-// Hkv) entries; the blocks in use never exceed EngineConfig::max_blocks; a sequence's tokens depend
-// on its own request alone: bit for bit with packed weights; token for token with float32 weights,
-// whose products libtorch rounds differently with the number of rows.
+// Hkv) entries, or fewer where its budget was raised on the way; the blocks in use never exceed
+// EngineConfig::max_blocks; a sequence's tokens depend on its own request alone: bit for bit with
+// packed weights; token for token with float32 weights, whose products libtorch rounds differently
+// with the number of rows.
 //
 // Sessions: a finished sequence may be kept (Request::keep_session) and continued by a later
 // request, or forked to ask two things of one context. A session whose request fails or is
@@ -93,6 +94,11 @@ class Engine final {
   // what was read stays as a session, whose id is returned. False / nullopt: no such request.
   bool cancel(RequestId id);
   std::optional<SessionId> cancel_and_keep(RequestId id);
+  // Gives a request that waits or runs another budget, and what is recent and the floor with it.
+  // Entries over a lower budget go at once, those of a session it waits with too; a higher one lets
+  // the cache grow. Throws kNotFound, kInvalidArgument (another policy, other pins), or kCapacity
+  // where what it may hold then does not fit beside the others; then nothing has changed.
+  void change_eviction(RequestId id, const EvictionConfig& eviction);
 
   // Runs `request` alone to its end; text and tokens joined. Throws the request's error. REQUIRES:
   // !has_work(). `on_output`, when given, sees each step's output and ends the request by returning

@@ -26,7 +26,7 @@ std::vector<Request> some_requests(const std::string& policy, int64_t budget) {
   Rng rng(23);
   std::vector<Request> requests;
   for (const int64_t length : {50, 3, 36}) {
-    requests.push_back(greedy_request(random_prompt(rng, length), 20));
+    requests.push_back(greedy_request(random_prompt(rng, length), 8));
     requests.back().eviction = pinned(policy, budget);
   }
   requests[1].eviction->pins = {{1, 3}};
@@ -61,10 +61,10 @@ std::vector<std::vector<int32_t>> watched(Engine& engine, const std::vector<Requ
       for (const int32_t id : ids_of(output.tokens)) answers[places[output.id]].push_back(id);
     }
     for (const auto& [id, place] : places) check_rows(engine, id, *requests[place].eviction);
-    const std::vector<std::string> faults = validate(engine.cache().snapshot());
-    EXPECT_TRUE(faults.empty()) << faults.front();
     if (::testing::Test::HasFailure()) break;
   }
+  const std::vector<std::string> faults = validate(engine.cache().snapshot());
+  EXPECT_TRUE(faults.empty()) << faults.front();
   return answers;
 }
 
@@ -72,7 +72,7 @@ std::vector<std::vector<int32_t>> watched(Engine& engine, const std::vector<Requ
 TEST(EnginePins, survive_every_policy_at_every_budget_batched_and_alone) {
   const std::shared_ptr<Model> model = tiny_model();
   for (const PolicyInfo& info : policies()) {
-    for (const int64_t budget : {11, 12, 16, 30}) {
+    for (const int64_t budget : {11, 12, 20}) {
       const std::vector<Request> requests = some_requests(info.name, budget);
       Engine engine(model, engine_config());
       const auto together = watched(engine, requests);

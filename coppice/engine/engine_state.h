@@ -20,6 +20,10 @@ struct Session {
   bool in_use = false;  // by a request that waits; running requests hold their context themselves
 };
 
+// What a session's turns must agree on: everything but the budget, what is recent and the floor,
+// whose defaults follow the budget, and the pins of tokens that were not read.
+bool same_policy(const EvictionConfig& a, const EvictionConfig& b);
+
 // One sequence's part of a step.
 struct StepPart {
   Sequence* sequence = nullptr;
@@ -56,6 +60,7 @@ struct Engine::State {
   void remove(const Sequence& sequence);
   SessionId store_session(Sequence& sequence);
   Sequence* find_running(RequestId id) const;
+  Sequence* find_waiting(RequestId id) const;
 
   int64_t idle_blocks() const;
 

@@ -64,12 +64,14 @@ struct TokenUsage {
 struct KvUsage {
   std::string policy;
   std::optional<int64_t> budget_entries;  // budget x L x Hkv; absent: unbounded
-  int64_t kept_entries = 0;               // held when the request ended
-  int64_t kept_image_entries = 0;         // of them, of pictures; counted when it ended
-  int64_t evicted_entries = 0;            // dropped since the sequence began
-  int64_t peak_entries = 0;               // most held at once, a chunk in flight included
-  int64_t bytes_bound = 0;                // of the whole pool: never passed
-  int64_t bytes_peak = 0;                 // most bytes of blocks this sequence held at once
+  // The least that was in force, where a server may change it on the way.
+  std::optional<int64_t> least_budget_entries;
+  int64_t kept_entries = 0;        // held when the request ended
+  int64_t kept_image_entries = 0;  // of them, of pictures; counted when it ended
+  int64_t evicted_entries = 0;     // dropped since the sequence began
+  int64_t peak_entries = 0;        // most held at once, a chunk in flight included
+  int64_t bytes_bound = 0;         // of the whole pool: never passed
+  int64_t bytes_peak = 0;          // most bytes of blocks this sequence held at once
 };
 
 struct TimingUsage {

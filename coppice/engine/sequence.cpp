@@ -36,6 +36,16 @@ Sequence::Sequence(RequestId id, const Request& request, SequenceContext context
   sampler_.note_prompt(context_.tokens);
 }
 
+void Sequence::change_policy(EvictionPolicy policy, int64_t worst_blocks) {
+  policy_ = std::move(policy);
+  context_.eviction = policy_.config();
+  limits_.worst_blocks = worst_blocks;
+}
+
+int64_t Sequence::most_tokens() const {
+  return prompt_tokens_ + std::max<int64_t>(0, limits_.max_new_tokens - 1);
+}
+
 int64_t Sequence::pending_tokens(const KvCache& cache) const {
   const int64_t read = context_.cache_id ? cache.tokens_seen(*context_.cache_id) : 0;
   return context_.num_tokens() - read;

@@ -53,6 +53,10 @@ class Sequence final {
   SequenceContext& context() { return context_; }
   const SequenceContext& context() const { return context_; }
   EvictionPolicy& policy() { return policy_; }
+  // Another budget, and the blocks it may hold then.
+  void change_policy(EvictionPolicy policy, int64_t worst_blocks);
+  // Most tokens it ever reads: the last one drawn is not read.
+  int64_t most_tokens() const;
   const SequenceLimits& limits() const { return limits_; }
   std::optional<SessionId> session() const { return session_; }
   bool keep_session() const { return keep_session_; }

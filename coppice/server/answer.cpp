@@ -1,5 +1,6 @@
 #include "coppice/server/answer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -60,7 +61,7 @@ Update Answer::next() {
   }
 }
 
-void Answer::begin(std::vector<Request> requests, std::vector<std::string> starts) {
+void Answer::begin(std::vector<LoopRequest> requests, std::vector<std::string> starts) {
   choices_.resize(requests.size());
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].index = static_cast<int64_t>(i);
@@ -70,7 +71,7 @@ void Answer::begin(std::vector<Request> requests, std::vector<std::string> start
   starts_ = std::move(starts);
   if (options_.trace) {
     mailbox_->wants_views = true;
-    traced_prompt_ = requests.front().prompt;
+    traced_prompt_ = requests.front().request.prompt;
   }
   call_ = loop_.submit(std::move(requests), mailbox_);
   open_ = true;
@@ -97,9 +98,24 @@ void Answer::join(Choice& choice, Update& update) {
 
 bool Answer::done() const { return finished_ == choices_.size(); }
 
+// Where budgets may change, that of the choice that ended last in the list is told, and the least
+// that any had.
 Json Answer::usage() const {
-  Json usage = usage_json(choices_, options_.n, options_.eviction);
-  usage["kv"]["keep"] = options_.keep;
+  int64_t least = options_.range.most.budget_entries, last = least;
+  for (const Choice& choice : choices_) {
+    const KvUsage& kv = choice.usage.kv;
+    if (!kv.least_budget_entries) continue;
+    least = std::min(least, *kv.least_budget_entries / options_.rows);
+    last = *kv.budget_entries / options_.rows;
+  }
+  int level = kBudgetLevels;
+  while (level > 0 && settings_at(options_.range, level).budget_entries > last) --level;
+  Json usage = usage_json(choices_, options_.n, settings_at(options_.range, level));
+  Json& kv = usage["kv"];
+  kv["min_budget"] =
+      options_.range.fixed() ? kv["budget"] : Json(options_.range.least.budget_entries);
+  kv["least_budget"] = kv["budget"].is_null() ? Json(nullptr) : Json(least);
+  kv["keep"] = options_.keep;
   return usage;
 }
 
@@ -154,7 +170,7 @@ void Answer::stream(const std::function<bool(std::string_view)>& write) {
   try {
     if (options_.trace) {
       trace.emplace(tokenizer_);
-      send_trace(trace->first(*options_.trace, options_.eviction,
+      send_trace(trace->first(*options_.trace, options_.range.most,
                               static_cast<int64_t>(traced_prompt_.size())));
       send_trace(trace->tokens(traced_prompt_));
     }

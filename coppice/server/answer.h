@@ -21,7 +21,8 @@ struct AnswerOptions {
   bool logprobs = false;
   bool scores_prompt = false;             // echo and logprobs
   std::optional<CacheConfig> trace = {};  // kv.trace: sizes of the cache
-  EvictionConfig eviction;                // in force
+  BudgetRange range;                      // of the settings in force
+  int64_t rows = 1;                       // of the cache
   std::vector<int64_t> keep = {};         // messages whose tokens are pinned
   ReplyFormat format = {};                // of a chat's answers
 };
@@ -42,7 +43,7 @@ class Answer final {
   // Queues the requests, `starts` being the text that stands before each answer, and waits until
   // the engine has taken them. Throws ApiError: the engine refused, the queue is full, or the
   // client is gone (499).
-  void begin(std::vector<Request> requests, std::vector<std::string> starts);
+  void begin(std::vector<LoopRequest> requests, std::vector<std::string> starts);
   // The whole answer. Throws ApiError.
   Json wait();
   // Server-sent events up to [DONE]; a fault on the way is an event with an error, and the last. A

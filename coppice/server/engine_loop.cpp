@@ -31,7 +31,18 @@ EngineLoop::EngineLoop(Engine& engine, const LoopConfig& config)
   publish();
 }
 
+BudgetRange range_of(const LoopRequest& asked) {
+  const EvictionConfig& most = *asked.request.eviction;
+  return {.most = most, .least = asked.least.value_or(most)};
+}
+
 CallId EngineLoop::submit(std::vector<Request> requests, std::shared_ptr<Mailbox> mailbox) {
+  std::vector<LoopRequest> exact;
+  for (Request& request : requests) exact.push_back({.request = std::move(request)});
+  return submit(std::move(exact), std::move(mailbox));
+}
+
+CallId EngineLoop::submit(std::vector<LoopRequest> requests, std::shared_ptr<Mailbox> mailbox) {
   const auto count = static_cast<int64_t>(requests.size());
   const std::lock_guard lock(mutex_);
   if (stop_at_) throw ApiError(503, "the server is stopping", {}, "stopping");
@@ -134,10 +145,10 @@ void EngineLoop::accept(Call call) {
       Job job;
       job.call = call.id;
       job.choice = static_cast<int64_t>(i);
-      job.request = std::move(call.requests[i]);
+      job.request = std::move(call.requests[i].request);
       job.mailbox = call.mailbox;
       job.submitted = call.submitted;
-      job.worst_blocks = plan_request(engine_, job.request).worst_blocks;
+      plan_levels(job, std::move(call.requests[i].least));
       jobs.push_back(std::move(job));
     }
   } catch (const Error& error) {
@@ -177,23 +188,27 @@ int64_t EngineLoop::free_blocks() const {
   return engine_.config().max_blocks - promised_blocks_ - snapshots_.blocks();
 }
 
-// Lets snapshots go until the job fits; the one it would go on from goes last.
-bool EngineLoop::make_room(const Job& job) {
-  if (job.worst_blocks > free_blocks() + snapshots_.blocks()) return false;
-  snapshots_.find(job.request.prompt, job.request.images, *job.request.eviction,
-                  job.request.chunk_tokens.value_or(engine_.config().chunk_tokens));
-  while (job.worst_blocks > free_blocks() && snapshots_.drop_oldest()) {
-  }
-  return true;
+// What the job can go on from; it is the last one to give way now.
+const SnapshotStore::Snapshot* EngineLoop::find_snapshot(const Job& job) {
+  return snapshots_.find(job.request.prompt, job.request.images, *job.request.eviction,
+                         job.request.chunk_tokens.value_or(engine_.config().chunk_tokens));
 }
 
 void EngineLoop::admit() {
   const auto most = static_cast<std::size_t>(engine_.config().scheduler.max_sequences);
-  while (!waiting_.empty() && active_.size() < most && make_room(waiting_.front())) {
+  while (!waiting_.empty() && active_.size() < most) {
+    const std::optional<int> level = level_to_start();
+    if (!level) return;
     Job job = std::move(waiting_.front());
     waiting_.pop_front();
+    take_level(job, *level);
+    find_snapshot(job);
+    set_level(*level);
+    while (job.worst_blocks > free_blocks() && snapshots_.drop_oldest()) {
+    }
     start(std::move(job));
   }
+  raise_level();  // nothing waits, or not for want of memory
 }
 
 void EngineLoop::start(Job job) {
@@ -204,9 +219,7 @@ void EngineLoop::start(Job job) {
   const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
     const bool whole = job.request.score_prompt;  // every token of it is read anew
-    const auto* snapshot = whole ? nullptr
-                                 : snapshots_.find(job.request.prompt, job.request.images,
-                                                   *job.request.eviction, chunk);
+    const auto* snapshot = whole ? nullptr : find_snapshot(job);
     if (snapshot != nullptr) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
@@ -273,6 +286,8 @@ void EngineLoop::deliver(RequestOutput output) {
   job.generated += fresh;
   own_.generated_tokens += fresh;
   output.usage.tokens.reused = job.reused;
+  if (!job.worst_at.empty())
+    output.usage.kv.least_budget_entries = job.least_budget * engine_.cache().config().num_rows();
   if (!output.finished()) {
     if (fresh > 0 || !output.prompt_scores.empty())
       job.mailbox->put({job.choice, false, std::move(output)});
@@ -303,8 +318,11 @@ void EngineLoop::after_reading(Job job, RequestOutput output) {
   try {
     const std::vector<int32_t>& tokens = engine_.session_tokens(*job.session);
     const auto have = static_cast<int64_t>(tokens.size());
-    snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
-                   job.request.chunk_tokens.value_or(engine_.config().chunk_tokens), free_blocks());
+    if (!job.changed) {
+      snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
+                     job.request.chunk_tokens.value_or(engine_.config().chunk_tokens),
+                     free_blocks());
+    }
     const RequestId id = begin_answer(job, have);
     active_.emplace(id, std::move(job));
   } catch (const Error& error) {
@@ -315,6 +333,8 @@ void EngineLoop::after_reading(Job job, RequestOutput output) {
 
 void EngineLoop::finish(Job& job) {
   promised_blocks_ -= job.worst_blocks;
+  if (!job.worst_at.empty() && job.least_budget < job.range.most.budget_entries)
+    ++own_.ever_squeezed;
   const std::lock_guard lock(mutex_);
   --open_requests_;
 }
@@ -351,6 +371,11 @@ void EngineLoop::publish() {
   const KvCache& cache = engine_.cache();
   own_.running = static_cast<int64_t>(active_.size());
   own_.waiting = static_cast<int64_t>(waiting_.size());
+  own_.squeezed = std::count_if(active_.begin(), active_.end(), [](const auto& item) {
+    const Job& job = item.second;
+    return !job.worst_at.empty() &&
+           job.request.eviction->budget_entries < job.range.most.budget_entries;
+  });
   own_.blocks_in_use = cache.blocks_in_use();
   own_.blocks_peak = cache.peak_blocks();
   own_.blocks_total = engine_.config().max_blocks;

@@ -5,6 +5,12 @@
 // blocks in use never pass the pool, nothing that runs is ever stopped, and one that can never fit
 // is refused before it is queued. The queue is bounded: above it, submit() throws ApiError 429.
 //
+// Budgets that may change (LoopRequest::least) all stand at one level of kBudgetLevels: the highest
+// at which everything fits that runs or waits for a place. Where not all of it fits at the lowest,
+// the level falls as far as the first that waits needs to start, and where that does not make room
+// it stays. Exact requests are never touched. A state that was read under more than one budget is
+// not kept.
+//
 // Prompts are read up to their last whole chunk first; a snapshot of that state is kept where there
 // is room, and later prompts with the same beginning go on from it (snapshot_store.h).
 //
@@ -24,6 +30,7 @@
 #include <vector>
 
 #include "coppice/engine/engine.h"
+#include "coppice/server/budget_range.h"
 #include "coppice/server/mailbox.h"
 #include "coppice/server/snapshot_store.h"
 
@@ -34,9 +41,19 @@ struct LoopConfig {
   int64_t snapshot_blocks = 0;  // of the pool, that snapshots may hold
 };
 
+// What one choice asks for. With `least`, its budget may change on the way between that of
+// request.eviction, which then has nothing unset either, and this.
+struct LoopRequest {
+  Request request;
+  std::optional<EvictionConfig> least = {};
+};
+BudgetRange range_of(const LoopRequest& asked);  // REQUIRES: request.eviction is set
+
 // Numbers for /metrics. Counts since the start; the rest as of the last step.
 struct LoopStats {
   int64_t running = 0, waiting = 0;
+  int64_t squeezed = 0;       // running with less than the budget they asked for
+  int64_t ever_squeezed = 0;  // that have ended and had less at a time
   int64_t blocks_in_use = 0, blocks_peak = 0, blocks_total = 0, block_bytes = 0;
   int64_t snapshots = 0, snapshot_blocks = 0;
   int64_t steps = 0;
@@ -56,7 +73,8 @@ class EngineLoop final {
 
   // Queues the requests of one call: all of them are accepted or none. Throws ApiError 429 (the
   // queue is full) or 503 (stopping).
-  CallId submit(std::vector<Request> requests, std::shared_ptr<Mailbox> mailbox);
+  CallId submit(std::vector<LoopRequest> requests, std::shared_ptr<Mailbox> mailbox);
+  CallId submit(std::vector<Request> requests, std::shared_ptr<Mailbox> mailbox);  // exact ones
   // Ends what is left of a call; unknown calls are none. Its blocks are free after the step in
   // progress.
   void cancel(CallId call);
@@ -80,7 +98,7 @@ class EngineLoop final {
  private:
   struct Call {
     CallId id = 0;
-    std::vector<Request> requests;
+    std::vector<LoopRequest> requests;
     std::shared_ptr<Mailbox> mailbox;
     std::chrono::steady_clock::time_point submitted;
   };
@@ -91,6 +109,11 @@ class EngineLoop final {
     std::shared_ptr<Mailbox> mailbox;
     std::chrono::steady_clock::time_point submitted;
     int64_t worst_blocks = 0;
+    // Where its budget may change.
+    BudgetRange range;
+    std::vector<int64_t> worst_at;  // [kBudgetLevels + 1] blocks by level; empty: it is exact
+    int64_t least_budget = 0;       // so far
+    bool changed = false;           // since it started
     // While it runs.
     bool reading = false;  // the first part of the prompt, up to the snapshot
     std::optional<SessionId> session;
@@ -102,7 +125,13 @@ class EngineLoop final {
   void accept(Call call);
   void end_call(CallId call);
   void admit();
-  bool make_room(const Job& job);
+  const SnapshotStore::Snapshot* find_snapshot(const Job& job);
+  void plan_levels(Job& job, std::optional<EvictionConfig> least);
+  int64_t promised_at(int level) const;
+  std::optional<int> level_to_start() const;
+  bool take_level(Job& job, int level) const;
+  void set_level(int level);
+  void raise_level();
   void start(Job job);
   RequestId begin_reading(Job& job, int64_t have, int64_t boundary);
   RequestId begin_answer(Job& job, int64_t have);
@@ -129,6 +158,7 @@ class EngineLoop final {
   std::deque<Job> waiting_;
   std::map<RequestId, Job> active_;
   int64_t promised_blocks_ = 0;  // to active_
+  int level_ = kBudgetLevels;    // of the budgets that may change
   LoopStats own_;
 
   // Shared.

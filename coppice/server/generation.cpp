@@ -109,6 +109,7 @@ void read_kv(Fields& outer, Generation& generation) {
     }
   }
   if (const Json* budget = fields.find("budget")) wish.budget = read_budget(*budget);
+  wish.min_budget = fields.integer("min_budget", 1, kMost);
   wish.policy = fields.text("policy");
   wish.sinks = fields.integer("sinks", 0, kMost);
   wish.recent = fields.integer("recent", 0, kMost);
@@ -144,8 +145,10 @@ Generation read_generation(Fields& fields) {
   return result;
 }
 
-EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
-                          std::vector<PositionSpan> pins) {
+namespace {
+
+// The settings with what is left open still unset.
+EvictionConfig open_settings(const KvWish& wish, const KvRules& rules, int64_t tokens) {
   EvictionConfig config = rules.eviction;
   const KvBudget& budget = wish.budget ? *wish.budget : rules.budget;
   if (budget.unit == KvBudget::Unit::kBytes) {
@@ -178,13 +181,51 @@ EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t toke
     refuse_field("kv.budget", "{} entries per KV head are above this server's ceiling of {}", held,
                  *rules.ceiling);
   }
+  return config;
+}
+
+void check_min_budget(const KvWish& wish, const KvRules& rules, int64_t budget) {
+  if (!wish.min_budget) return;
+  if (!rules.min_budget) {
+    refuse_field("kv.min_budget", "this server lowers no budgets (--kv-min-budget)");
+  }
+  if (budget == EvictionConfig::kUnbounded) {
+    refuse_field("kv.min_budget", "an unbounded budget is never lowered");
+  }
+  if (*wish.min_budget > budget) {
+    refuse_field("kv.min_budget", "expected at most the budget of {}, got {}", budget,
+                 *wish.min_budget);
+  }
+}
+
+}  // namespace
+
+BudgetRange resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
+                       std::vector<PositionSpan> pins) {
+  EvictionConfig open = open_settings(wish, rules, tokens);
   const char* field = "kv";
   try {
-    EvictionConfig resolved = EvictionPolicy(config, rules.cache).config();
-    if (pins.empty()) return resolved;
-    field = "kv.keep";
-    config.pins = std::move(pins);
-    return EvictionPolicy(config, rules.cache).config();
+    BudgetRange range;
+    range.most = EvictionPolicy(open, rules.cache).config();
+    if (!pins.empty()) {
+      field = "kv.keep";
+      open.pins = std::move(pins);
+      range.most = EvictionPolicy(open, rules.cache).config();
+    }
+    range.least = range.most;
+    check_min_budget(wish, rules, open.budget_entries);
+    const bool named = wish.budget && !wish.min_budget;
+    if (!rules.min_budget || named || open.budget_entries == EvictionConfig::kUnbounded)
+      return range;
+    const int64_t held = safe_tokens(*range.most.sinks, 0, range.most.pins, INT32_MAX);
+    const int64_t least = std::max({*rules.min_budget, wish.min_budget.value_or(0),
+                                    held + open.recent.value_or(0), open.floor.value_or(0)});
+    if (least >= open.budget_entries) return range;
+    open.budget_entries = least;
+    range.least = EvictionPolicy(open, rules.cache).config();
+    return range;
+  } catch (const ApiError&) {
+    throw;
   } catch (const Error& error) {
     throw api_error(error.code(), error.what(), field);
   }

@@ -10,6 +10,7 @@
 #include "coppice/engine/kv_budget.h"
 #include "coppice/engine/sampling_params.h"
 #include "coppice/eviction/policy.h"
+#include "coppice/server/budget_range.h"
 #include "coppice/server/fields.h"
 
 namespace coppice {
@@ -20,16 +21,18 @@ inline constexpr int64_t kMaxChoices = 128;  // of one request, over all its pro
 struct KvWish {
   std::optional<KvBudget> budget = {};
   std::optional<std::string> policy = {};
+  std::optional<int64_t> min_budget = {};  // accepts as little while others wait
   std::optional<int64_t> sinks = {}, recent = {};
   std::vector<int64_t> keep = {};  // messages by number, rising
 };
 
 // What the operator set.
 struct KvRules {
-  EvictionConfig eviction;         // for requests that ask for nothing
-  KvBudget budget;                 // the same; a share counts from each request's own text
-  std::optional<int64_t> ceiling;  // most entries per head that a request may get
-  CacheConfig cache;               // sizes, for budgets in bytes
+  EvictionConfig eviction;                 // for requests that ask for nothing
+  KvBudget budget;                         // the same; a share counts from each request's own text
+  std::optional<int64_t> ceiling;          // most entries per head that a request may get
+  std::optional<int64_t> min_budget = {};  // down to which budgets are lowered; absent: never
+  CacheConfig cache;                       // sizes, for budgets in bytes
   int64_t chunk_tokens = 1;
 };
 
@@ -50,9 +53,12 @@ void read_kv(Fields& outer, Generation& generation);
 Generation read_generation(Fields& fields);
 
 // The cache of one request whose prompt and new tokens come to `tokens`, with `pins` for the
-// messages it wants kept; nothing in it is unset. Throws ApiError 400 where a budget is above the
-// ceiling or cannot be met, pins do not fit it, or values contradict each other.
-EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
-                          std::vector<PositionSpan> pins = {});
+// messages it wants kept. Its budget is fixed where the rules or the request say so: the server
+// lowers none, the request names a budget and no min_budget, or there is no bound. `least` is never
+// below what sinks, pins, and what is named recent and floor need. Throws ApiError 400 where a
+// budget is above the ceiling or cannot be met, pins do not fit it, or values contradict each
+// other.
+BudgetRange resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
+                       std::vector<PositionSpan> pins = {});
 
 }  // namespace coppice

@@ -20,9 +20,14 @@ std::string metrics_text(const LoopStats& stats, const std::map<int, int64_t>& r
   add("snapshot_bytes", "gauge", "Bytes of KV blocks that snapshots hold.",
       bytes(stats.snapshot_blocks));
   add("requests_running", "gauge", "Requests in the engine.", stats.running);
+  add("requests_squeezed", "gauge", "Of them, those with less than the budget they asked for.",
+      stats.squeezed);
   add("requests_waiting", "gauge", "Requests in the queue.", stats.waiting);
   add("requests_started_total", "counter", "Requests that left the queue.", stats.started);
   add("requests_finished_total", "counter", "Requests that were answered.", stats.finished);
+  add("requests_squeezed_total", "counter",
+      "Requests that have ended and had less than the budget they asked for at a time.",
+      stats.ever_squeezed);
   add("requests_cancelled_total", "counter", "Requests whose client went.", stats.cancelled);
   add("requests_failed_total", "counter", "Requests that ended with an error.", stats.failed);
   add("requests_refused_total", "counter", "Calls refused because the queue was full.",

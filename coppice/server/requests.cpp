@@ -243,6 +243,7 @@ SessionBody read_session_body(std::string_view body) {
   Generation generation;
   read_kv(fields, generation);
   result.kv = generation.kv;
+  if (result.kv.min_budget) refuse_field("kv.min_budget", "a saved session has one budget");
   if (!result.chat && !result.kv.keep.empty()) refuse_field("kv.keep", "goes with messages alone");
   if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
     refuse_field("kv.budget",

@@ -185,15 +185,15 @@ TEST(Requests, objects_with_very_many_keys_are_refused) {
 }
 
 TEST(Requests, A11_cache_fields_of_every_kind_of_wrong) {
-  for (const char* name : {"budget", "sinks", "recent"}) {
+  for (const char* name : {"budget", "min_budget", "sinks", "recent"}) {
     for (const char* value :
          {"-1", "1e308", "2.5", "\"64\"", "null", "NaN", "[]", "true", "9223372036854775808"}) {
       const std::string field = std::string(R"("kv":{")") + name + "\":" + value + "}";
       EXPECT_NE(refused_chat(field), "accepted") << field;
     }
   }
-  for (const char* value : {"0", "\"0\"", "null", "{}", "[-1]", "[0.5]", "[\"0\"]", "[null]", "[[0]]",
-                            "[2147483648]", "[1e308]", "[true]"}) {
+  for (const char* value : {"0", "\"0\"", "null", "{}", "[-1]", "[0.5]", "[\"0\"]", "[null]",
+                            "[[0]]", "[2147483648]", "[1e308]", "[true]"}) {
     const std::string field = std::string(R"("kv":{"keep":)") + value + "}";
     EXPECT_EQ(refused_chat(field), "kv.keep") << field;
   }
@@ -254,20 +254,20 @@ TEST(Requests, I04_pictures_are_taken_out_in_order_up_to_a_number) {
 }
 
 TEST(ResolveKv, fills_in_what_the_request_leaves_open) {
-  const EvictionConfig plain = resolve_kv({}, rules(), 1000);
+  const EvictionConfig plain = resolve_kv({}, rules(), 1000).most;
   EXPECT_EQ(plain.policy, "streaming");
   EXPECT_EQ(plain.budget_entries, 64);
   EXPECT_EQ(plain.sinks, 4);
   KvWish wish;
   wish.budget = KvBudget::parse("12.5%");
   wish.policy = "knorm";
-  const EvictionConfig other = resolve_kv(wish, rules(), 1000);
+  const EvictionConfig other = resolve_kv(wish, rules(), 1000).most;
   EXPECT_EQ(other.budget_entries, 125);
   EXPECT_EQ(other.sinks, 0);
 }
 
 TEST(ResolveKv, pins_fit_the_budget_or_are_refused) {
-  const EvictionConfig kept = resolve_kv({}, rules(), 1000, {{10, 40}, {40, 50}});
+  const EvictionConfig kept = resolve_kv({}, rules(), 1000, {{10, 40}, {40, 50}}).most;
   EXPECT_EQ(kept.pins, (std::vector<PositionSpan>{{10, 50}}));
   try {
     resolve_kv({}, rules(), 1000, {{10, 71}});
@@ -277,6 +277,64 @@ TEST(ResolveKv, pins_fit_the_budget_or_are_refused) {
     EXPECT_EQ(error.param(), "kv.keep");
     for (const char* part : {"61 pinned", "4 sinks", "budget of 64", "at most 60"})
       EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos) << error.what();
+  }
+}
+
+TEST(ResolveKv, budgets_that_may_change_have_a_least_one) {
+  KvRules adaptive = rules();
+  const auto least = [&](const KvWish& wish, std::vector<PositionSpan> pins = {}) {
+    const BudgetRange range = resolve_kv(wish, adaptive, 1000, std::move(pins));
+    return range.fixed() ? 0 : range.least.budget_entries;
+  };
+  EXPECT_EQ(least({}), 0);  // the operator lowers none
+  adaptive.min_budget = 16;
+  adaptive.ceiling.reset();
+  EXPECT_EQ(least({}), 16);
+  EXPECT_EQ(least({.budget = KvBudget::parse("100")}), 0);  // named: exact
+  EXPECT_EQ(least({.budget = KvBudget::parse("100"), .min_budget = 40}), 40);
+  EXPECT_EQ(least({.budget = KvBudget::parse("100"), .min_budget = 4}), 16);
+  EXPECT_EQ(least({.min_budget = 64}), 0);
+  EXPECT_EQ(least({.budget = KvBudget::parse("16"), .min_budget = 4}), 0);
+  EXPECT_EQ(least({.policy = "full"}), 0);
+  EXPECT_EQ(least({}, {{10, 40}}), 34);  // what is never evicted, with 4 sinks
+  EXPECT_EQ(least({.recent = 20}), 24);
+  adaptive.eviction.floor = 30;
+  EXPECT_EQ(least({}), 30);
+  const auto refused = [&](const KvWish& wish, const KvRules& by) {
+    try {
+      resolve_kv(wish, by, 200);
+    } catch (const ApiError& error) {
+      return error.param();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused({.min_budget = 16}, rules()), "kv.min_budget");
+  EXPECT_EQ(refused({.min_budget = 65}, adaptive), "kv.min_budget");
+  EXPECT_EQ(refused({.budget = KvBudget::parse("full"), .min_budget = 16}, adaptive),
+            "kv.min_budget");
+}
+
+TEST(BudgetRange, levels_rise_evenly_and_each_is_a_policy) {
+  for (const PolicyInfo& info : policies()) {
+    if (info.name == "full") continue;
+    for (const int64_t most : {5, 17, 64, 1000}) {
+      KvRules by = rules();
+      by.eviction = {.policy = info.name};
+      by.budget.entries = most;
+      by.ceiling.reset();
+      by.min_budget = 5;
+      const BudgetRange range = resolve_kv({}, by, 5000, {{1, 3}});
+      EXPECT_EQ(settings_at(range, kBudgetLevels), range.most);
+      EXPECT_EQ(settings_at(range, 0), range.least);
+      int64_t before = 0;
+      for (int level = 0; level <= kBudgetLevels; ++level) {
+        const EvictionConfig settings = settings_at(range, level);
+        EXPECT_EQ(EvictionPolicy(settings, small_cache()).config(), settings) << info.name;
+        EXPECT_GE(settings.budget_entries, before);
+        EXPECT_LE(std::abs(settings.budget_entries - (5 + (most - 5) * level / 8)), 1);
+        before = settings.budget_entries;
+      }
+    }
   }
 }
 

@@ -191,8 +191,7 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
       encoded.request.prompt = std::move(ids);
     } else {
       set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
-      encoded.pins =
-          with_pictures(encoded.pins, ids, config_.images->image_token_id(), pictures);
+      encoded.pins = with_pictures(encoded.pins, ids, config_.images->image_token_id(), pictures);
     }
     return encoded;
   } catch (const ApiError&) {
@@ -202,38 +201,40 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
   }
 }
 
-Request Service::make_request(const Generation& generation, std::vector<int32_t> prompt,
-                              std::vector<PositionSpan> pins) const {
+LoopRequest Service::make_request(const Generation& generation, std::vector<int32_t> prompt,
+                                  std::vector<PositionSpan> pins) const {
   try {
     validate(generation.sampling, tokenizer_.vocab_size());
   } catch (const Error& error) {
     throw api_error(error.code(), error.what(), sampling_field(error.what()));
   }
-  Request request;
+  LoopRequest asked;
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t room = std::max<int64_t>(0, config_.max_model_tokens - tokens);
-  request.eviction =
+  const BudgetRange range =
       resolve_kv(generation.kv, config_.kv, tokens + generation.sampling.max_tokens.value_or(room),
                  std::move(pins));
-  request.prompt = std::move(prompt);
-  request.sampling = generation.sampling;
-  return request;
+  asked.request.eviction = range.most;
+  if (!range.fixed()) asked.least = range.least;
+  asked.request.prompt = std::move(prompt);
+  asked.request.sampling = generation.sampling;
+  return asked;
 }
 
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
   EncodedChat chat = encode_chat(body.chat, body.images, body.generation.kv.keep);
-  Request request =
+  LoopRequest asked =
       make_request(body.generation, std::move(chat.request.prompt), std::move(chat.pins));
-  request.images = std::move(chat.request.images);
-  return answer(call, ApiKind::kChat, body.generation, {std::move(request)}, {}, chat.format);
+  asked.request.images = std::move(chat.request.images);
+  return answer(call, ApiKind::kChat, body.generation, {std::move(asked)}, {}, chat.format);
 }
 
 Reply Service::completion(const ApiCall& call) {
   CompletionBody body = read_completion_body(call.body);
   check_model(body.model);
-  std::vector<Request> requests;
+  std::vector<LoopRequest> requests;
   std::vector<std::string> echoes;
   for (CompletionPrompt& prompt : body.prompts) {
     std::vector<int32_t> ids;
@@ -245,21 +246,22 @@ Reply Service::completion(const ApiCall& call) {
       if (body.echo) echoes.push_back(tokenizer_.decode(ids));
     }
     requests.push_back(make_request(body.generation, std::move(ids)));
-    requests.back().score_prompt = body.echo && body.generation.sampling.logprobs.has_value();
+    requests.back().request.score_prompt =
+        body.echo && body.generation.sampling.logprobs.has_value();
   }
   return answer(call, ApiKind::kCompletion, body.generation, std::move(requests),
                 std::move(echoes));
 }
 
 Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& generation,
-                      std::vector<Request> prompts, std::vector<std::string> echoes,
+                      std::vector<LoopRequest> prompts, std::vector<std::string> echoes,
                       const ReplyFormat& format) {
-  std::vector<Request> requests;
+  std::vector<LoopRequest> requests;
   std::vector<std::string> starts;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     for (int64_t i = 0; i < generation.n; ++i) {
       requests.push_back(prompts[p]);
-      if (auto& seed = requests.back().sampling.seed) *seed += static_cast<uint64_t>(i);
+      if (auto& seed = requests.back().request.sampling.seed) *seed += static_cast<uint64_t>(i);
       starts.push_back(echoes.empty() ? std::string() : echoes[p]);
     }
   }
@@ -269,9 +271,10 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
       .n = generation.n,
       .include_usage = generation.include_usage,
       .logprobs = generation.sampling.logprobs.has_value(),
-      .scores_prompt = prompts.front().score_prompt,
+      .scores_prompt = prompts.front().request.score_prompt,
       .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
-      .eviction = *prompts.front().eviction,
+      .range = range_of(prompts.front()),
+      .rows = config_.kv.cache.num_rows(),
       .keep = generation.kv.keep,
       .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);

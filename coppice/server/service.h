@@ -98,10 +98,10 @@ class Service final {
   EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images,
                           const std::vector<int64_t>& keep = {}) const;
   std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
-  Request make_request(const Generation& generation, std::vector<int32_t> prompt,
-                       std::vector<PositionSpan> pins = {}) const;
+  LoopRequest make_request(const Generation& generation, std::vector<int32_t> prompt,
+                           std::vector<PositionSpan> pins = {}) const;
   Reply answer(const ApiCall& call, ApiKind kind, const Generation& generation,
-               std::vector<Request> prompts, std::vector<std::string> echoes,
+               std::vector<LoopRequest> prompts, std::vector<std::string> echoes,
                const ReplyFormat& format = {});
   std::string next_id(ApiKind kind);
   void count(int status);

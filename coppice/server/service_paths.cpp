@@ -80,7 +80,8 @@ Json Service::model_json() const {
            {{"policy", kv.eviction.policy},
             {"policies", std::move(names)},
             {"budget", kv.budget.to_string()},
-            {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
+            {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)},
+            {"min_budget", kv.min_budget ? Json(*kv.min_budget) : Json(nullptr)}}}};
 }
 
 Reply Service::models(const ApiCall& call) const {
@@ -118,9 +119,9 @@ Reply Service::sessions(const ApiCall& call) const {
     text.request.prompt =
         tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});
   }
-  return json_reply(sessions.save(
-      body.name, make_request(generation, std::move(text.request.prompt), std::move(text.pins)),
-      call.client_gone));
+  const LoopRequest asked =
+      make_request(generation, std::move(text.request.prompt), std::move(text.pins));
+  return json_reply(sessions.save(body.name, asked.request, call.client_gone));
 }
 
 Reply Service::tokenize(const ApiCall& call) const {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What requests say of the cache: pinned messages. On a tiny model with random weights; needs no downloads."""
+"""What requests say of the cache: pinned messages, budgets that give way. On a tiny model with random weights; needs no downloads."""
 
+import json
 import pathlib
 import sys
 import unittest
@@ -86,6 +87,56 @@ class Pins(MadeModelTest):
         finally:
             self.assertEqual(cold.stop(), 0)
         self.assertGreater(reused[-1], 64)
+
+
+class AdaptiveBudgets(MadeModelTest):
+    flags = [*FLAGS[:-4], "--kv-pool", "64KiB", "--max-running", 8, "--kv-min-budget", 16, "--kv-reuse", "off"]
+
+    def body(self, i=0, **kv):
+        return complete(TEXT[i:] * 2, max_tokens=60, ignore_eos=True, **({"kv": kv} if kv else {}))
+
+    def told(self, body):
+        return self.server.answer(COMPLETIONS, body)["usage"]["kv"]
+
+    def test_alone_it_gets_all(self):
+        for _ in range(2):
+            kv = self.told(self.body())
+            self.assertEqual((kv["budget"], kv["least_budget"], kv["min_budget"]), (64, 64, 16))
+            self.assertEqual(kv["kept"], 64 * ROWS)
+        self.assertEqual(json.loads(self.server.send("GET", "/v1/models")[2])["data"][0]["kv"]["min_budget"], 16)
+
+    def test_many_at_once_all_end_within_the_bound(self):
+        bodies = [self.body(i, **([{}, {"budget": 40}, {"budget": 40, "min_budget": 24}][i % 3])) for i in range(18)]
+        exact = [self.server.answer(COMPLETIONS, body)["choices"] for body in bodies[1::3]]
+        before = self.server.metrics()["coppice_requests_squeezed_total"]
+        with ThreadPoolExecutor(18) as pool:
+            results = list(pool.map(lambda body: self.server.answer(COMPLETIONS, body), bodies))
+        self.assertEqual([result["choices"] for result in results[1::3]], exact)
+        squeezed = 0
+        for i, result in enumerate(results):
+            kv = result["usage"]["kv"]
+            least, most = [(16, 64), (40, 40), (24, 40)][i % 3]
+            self.assertEqual(kv["min_budget"], least)
+            self.assertTrue(least <= kv["least_budget"] <= kv["budget"] <= most, kv)
+            self.assertLessEqual(kv["kept"], kv["budget"] * ROWS)
+            squeezed += kv["least_budget"] < most
+        self.assertGreater(squeezed, 2)
+        metrics = self.server.metrics()
+        self.assertEqual(metrics["coppice_requests_squeezed_total"], before + squeezed)
+        self.assertEqual(metrics["coppice_requests_squeezed"], 0)
+        self.assertLessEqual(metrics["coppice_kv_bytes_peak"], metrics["coppice_kv_bytes_bound"])
+        self.assertLessEqual(metrics["coppice_kv_bytes_bound"], 64 * 1024)
+        self.assertEqual(self.told(self.body())["least_budget"], 64)  # the pressure is gone
+
+    def test_what_makes_no_sense_is_refused(self):
+        for kv in ({"min_budget": 65}, {"budget": 40, "min_budget": 41}, {"min_budget": 0}, {"budget": "full", "min_budget": 20}):
+            status, result = self.server.post(COMPLETIONS, {**self.body(), "kv": kv})
+            self.assertEqual((status, result["error"]["param"]), (400, "kv.min_budget"), result)
+        plain = Server(self.model, *FLAGS)
+        self.assertEqual(plain.post(COMPLETIONS, self.body(min_budget=20))[0], 400)
+        kv = plain.answer(COMPLETIONS, self.body())["usage"]["kv"]
+        self.assertEqual((kv["budget"], kv["least_budget"], kv["min_budget"]), (64, 64, 64))
+        self.assertEqual(plain.stop(), 0)
 
 
 if __name__ == "__main__":
