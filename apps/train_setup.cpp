@@ -124,7 +124,8 @@ void read_teacher_cache(TrainOptions& options) {
   if (options.teacher_cache.empty()) return;
   if (options.stage != 2)
     fail_argument(
-        "--teacher-cache is for stage 2: stage {} needs what every layer reads, not the last hidden "
+        "--teacher-cache is for stage 2: stage {} needs what every layer reads, not the last "
+        "hidden "
         "states alone",
         options.stage);
   options.teacher_cache_limit = read_bytes("--teacher-cache-bytes", options.teacher_cache_bytes);

@@ -37,8 +37,8 @@ struct DistillTraining {
 // A model whose gates take gradients; nothing else may.
 class DistillObjective final : public Objective {
  public:
-  // `cache` may be null, and must outlive the objective. Throws kInvalidArgument for a model without
-  // gates or with packed weights.
+  // `cache` may be null, and must outlive the objective. Throws kInvalidArgument for a model
+  // without gates or with packed weights.
   DistillObjective(Model& model, const DistillTraining& options, TeacherCache* cache = nullptr);
   ~DistillObjective() override;
 

@@ -98,9 +98,9 @@ std::optional<at::Tensor> TeacherCache::find(const std::string& path, int64_t to
     const auto sum = file.metadata().find("sha256");
     if (sum == file.metadata().end() || sum->second != sha256_of(entry->bytes))
       fail_argument("{}: the numbers do not fit their checksum", path);
-    at::Tensor hidden =
-        torch::empty({entry->shape[0], entry->shape[1]},
-                     at::TensorOptions().dtype(entry->dtype == "BF16" ? at::kBFloat16 : at::kFloat));
+    at::Tensor hidden = torch::empty(
+        {entry->shape[0], entry->shape[1]},
+        at::TensorOptions().dtype(entry->dtype == "BF16" ? at::kBFloat16 : at::kFloat));
     std::memcpy(hidden.mutable_data_ptr(), entry->bytes.data(), entry->bytes.size());
     return hidden;
   } catch (const Error& error) {
