@@ -60,8 +60,8 @@ void check_prompt(const Request& request, int64_t vocab_size) {
   }
 }
 
-// What a session's turns must agree on: everything but the budget, and what is recent and the
-// floor, whose defaults follow the budget.
+// What a session's turns must agree on: everything but the budget, what is recent and the floor,
+// whose defaults follow the budget, and the pins of tokens that were not read.
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
   return a.policy == b.policy && a.sinks == b.sinks && a.lookahead == b.lookahead &&
          a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer &&
@@ -162,6 +162,13 @@ EvictionPolicy Engine::State::make_policy(const Request& request,
   if (request.session && context.cache_id && !same_policy(policy.config(), context.eviction)) {
     fail_argument("a session keeps its eviction policy ({}); only the budget may change",
                   context.eviction.policy);
+  }
+  if (request.session && context.cache_id) {
+    const int64_t read = cache.tokens_seen(*context.cache_id);
+    if (clip_pins(policy.config().pins, read) != clip_pins(context.eviction.pins, read))
+      fail_argument("a session keeps the pins of the {} tokens it has read; expected new pins "
+                    "behind them alone",
+                    read);
   }
   return policy;
 }

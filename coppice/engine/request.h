@@ -30,7 +30,8 @@ struct Request {
   std::vector<ImageSpan> images = {};
 
   // Absent: the engine's default, or what the session was started with. A session keeps its policy;
-  // only the budget and what is recent may change from turn to turn.
+  // only the budget, what is recent and the pins of tokens it has not read may change from turn to
+  // turn.
   std::optional<EvictionConfig> eviction = {};
   // Tokens read per pass while the prompt is read; eviction follows each. Absent: the engine's
   // default. It decides which tokens compete, so it is never changed by load.

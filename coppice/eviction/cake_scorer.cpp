@@ -37,7 +37,7 @@ class CakeScorer final : public QueryWindowScorer {
   void plan(const SequenceView& view, const RowShares& shares) const override {
     const auto layers = static_cast<std::size_t>(view.layers());
     const auto heads = static_cast<std::size_t>(view.kv_heads());
-    const int64_t safe = shares.sinks + view.tokens_seen() - shares.safe_from;
+    const int64_t safe = shares.safe;
     const double past = static_cast<double>(shares.total) -
                         static_cast<double>(safe) * static_cast<double>(shares.keep.size());
     std::vector<double> preference(layers);

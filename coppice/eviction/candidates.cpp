@@ -20,6 +20,7 @@ struct PlainLanes {
     for (int64_t i = 0; i < held; ++i) {
       const int32_t position = task.positions[slot + i];
       if (position < task.sinks) continue;
+      if (!task.pins.empty() && is_pinned(task.pins, position)) continue;
       const float age = static_cast<float>(task.now - position) + task.form.age_offset;
       const float slope = task.form.slope_is_log_beta ? task.log_betas[slot + i] : task.form.slope;
       const float score = age * slope + task.form.aux_weight * task.aux[slot + i];
@@ -69,8 +70,7 @@ void RowBounds::resize(std::size_t blocks) {
 int32_t score_rank(float score) { return to_rank(score); }
 
 void collect_candidates(const Contest& contest, int32_t cut, const CandidateRows& rows) {
-  static const CollectFn run = choose_collect();
-  run(LookTask(contest, cut), rows);
+  choose_collect()(LookTask(contest, cut), rows);
 }
 
 }  // namespace coppice

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coppice/cache/block_table.h"
+#include "coppice/eviction/pins.h"
 #include "coppice/eviction/scorers.h"
 
 namespace coppice {
@@ -25,10 +26,11 @@ struct Contest {
   const float* log_betas = nullptr;
   const float* aux = nullptr;
   ScoreForm form;
-  int64_t newest = 0;  // position of the newest token
-  int64_t sinks = 0;   // entries of the first tokens are safe,
-  int64_t recent = 0;  // and those of the newest
-  int64_t floor = 0;   // entries each row keeps, safe ones counted
+  int64_t newest = 0;                       // position of the newest token
+  int64_t sinks = 0;                        // entries of the first tokens are safe,
+  int64_t recent = 0;                       // and those of the newest
+  std::span<const PositionSpan> pins = {};  // and these; the same in every look with one RowBounds
+  int64_t floor = 0;                        // entries each row keeps, safe ones counted
 };
 
 // An entry that may go. Worth is a total order: score, then newer position, then lower row.

@@ -34,8 +34,9 @@ struct WideLanes {
     const __m512i rank =
         _mm512_mask_mov_epi32(_mm512_xor_si512(bits, flip), nan, _mm512_set1_epi32(INT32_MIN));
     _mm512_storeu_si512(out.ranks, rank);
-    const __mmask16 free =
-        _mm512_mask_cmp_epi32_mask(here, position, _mm512_set1_epi32(task.sinks), _MM_CMPINT_NLT);
+    const __mmask16 free = unpinned(
+        task, position,
+        _mm512_mask_cmp_epi32_mask(here, position, _mm512_set1_epi32(task.sinks), _MM_CMPINT_NLT));
     const float infinity = std::numeric_limits<float>::infinity();
     const __m512 known = _mm512_mask_mov_ps(score, nan, _mm512_set1_ps(-infinity));
     out.low = _mm512_reduce_min_ps(_mm512_mask_mov_ps(_mm512_set1_ps(infinity), free, known));
@@ -43,6 +44,18 @@ struct WideLanes {
     const __mmask16 old =
         _mm512_mask_cmp_epi32_mask(free, position, _mm512_set1_epi32(task.recent), _MM_CMPINT_LT);
     return _mm512_mask_cmp_epi32_mask(old, rank, _mm512_set1_epi32(task.cut), _MM_CMPINT_LE);
+  }
+
+  // Those of `free` that no pin holds.
+  static __mmask16 unpinned(const LookTask& task, __m512i position, __mmask16 free) {
+    for (const PositionSpan& pin : task.pins) {
+      const __mmask16 behind =
+          _mm512_mask_cmp_epi32_mask(free, position, _mm512_set1_epi32(pin.begin), _MM_CMPINT_NLT);
+      const __mmask16 held =
+          _mm512_mask_cmp_epi32_mask(behind, position, _mm512_set1_epi32(pin.end), _MM_CMPINT_LT);
+      free = static_cast<__mmask16>(free & ~held);
+    }
+    return free;
   }
 
   static uint32_t screen(const LookTask& task, const BlockTable& row, const RowBounds& bounds,

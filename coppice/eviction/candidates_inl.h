@@ -21,6 +21,7 @@ struct LookTask {
         now(static_cast<int32_t>(contest.newest)),
         sinks(static_cast<int32_t>(std::min<int64_t>(contest.sinks, INT32_MAX))),
         recent(static_cast<int32_t>(std::max<int64_t>(contest.newest + 1 - contest.recent, 0))),
+        pins(contest.pins),
         cut(highest_rank),
         // A rank beyond those of numbers becomes a NaN.
         cut_score(std::bit_cast<float>(highest_rank ^ ((highest_rank >> 31) & INT32_MAX))) {}
@@ -30,6 +31,7 @@ struct LookTask {
   const float* aux;
   ScoreForm form;
   int32_t now, sinks, recent;
+  std::span<const PositionSpan> pins;
   int32_t cut;
   float cut_score;
 };

@@ -12,6 +12,11 @@ namespace {
 
 constexpr int64_t kMaxLookahead = 1'000'000;
 
+// Of the pinned tokens, those that are no sinks.
+int64_t pinned_beside_sinks(const EvictionConfig& config) {
+  return pinned_tokens(config.pins) - pinned_tokens(clip_pins(config.pins, *config.sinks));
+}
+
 void check_budget(const EvictionConfig& config, int64_t rows) {
   const int64_t budget = config.budget_entries;
   if (budget < 1)
@@ -26,18 +31,24 @@ void check_budget(const EvictionConfig& config, int64_t rows) {
   if (*config.sinks > budget || *config.recent > budget - *config.sinks)
     fail_argument("eviction: {} sinks and {} recent entries do not fit a budget of {}",
                   *config.sinks, *config.recent, budget);
+  const int64_t pinned = pinned_beside_sinks(config);
+  if (pinned > budget - *config.sinks - *config.recent)
+    fail_argument(
+        "eviction: {} pinned tokens beside {} sinks and {} recent ones do not fit a budget of {} "
+        "entries per KV head; expected at most {} of them",
+        pinned, *config.sinks, *config.recent, budget, budget - *config.sinks - *config.recent);
   if (*config.floor > budget)
     fail_argument("eviction: floor must be at most the budget of {}, got {}", budget,
                   *config.floor);
 }
 
 // Newest entries to keep safe where the user does not say: what the scorer wants, at most half the
-// budget and what the sinks leave of it.
+// budget and what sinks and pins leave of it.
 int64_t default_recent(const EvictionConfig& config, const Scorer* scorer) {
   if (config.parity_reference || scorer == nullptr) return 0;
   const int64_t budget = config.budget_entries;
-  return std::max<int64_t>(
-      0, std::min({scorer->default_recent(), budget / 2, budget - *config.sinks}));
+  return std::max<int64_t>(0, std::min({scorer->default_recent(), budget / 2,
+                                        budget - *config.sinks - pinned_beside_sinks(config)}));
 }
 
 // The configuration with nothing unset, and its scorer, or an Error.
@@ -48,6 +59,7 @@ std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache
     fail_argument("eviction: policy {} has a scope of its own and takes no other", config.policy);
   if (!config.scope) config.scope = info.scope;
   if (!config.sinks) config.sinks = config.parity_reference ? 0 : info.default_sinks;
+  config.pins = merge_pins(std::move(config.pins));
   ScorerSettings settings{config, cache, ScorerOptions(config.policy, config.options)};
   std::unique_ptr<Scorer> scorer = info.make == nullptr ? nullptr : info.make(settings);
   config.options = settings.options.finish();
@@ -143,6 +155,7 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
                         .newest = cache.tokens_seen(sequence) - 1,
                         .sinks = *config_.sinks,
                         .recent = *config_.recent,
+                        .pins = config_.pins,
                         .floor = *config_.floor};
   drops_.clear();
   planned_.clear();
@@ -177,16 +190,19 @@ void EvictionPolicy::choose(const Contest& contest, std::span<const BlockTable> 
 void EvictionPolicy::plan_group(const SequenceView& view, int64_t first_row,
                                 std::span<const BlockTable> rows) {
   const int64_t total = config_.budget_entries * static_cast<int64_t>(rows.size());
-  const int64_t safe = std::max(*config_.floor, *config_.sinks + *config_.recent);
+  const int64_t safe =
+      safe_tokens(*config_.sinks, *config_.recent, config_.pins, view.tokens_seen());
   lengths_.clear(), least_.clear(), keep_.assign(rows.size(), 0);
   for (const BlockTable& row : rows) {
     lengths_.push_back(row.length);
-    least_.push_back(std::min(row.length, safe));
+    least_.push_back(std::min(row.length, std::max(*config_.floor, safe)));
   }
   scorer_->plan(view, {.first_row = first_row,
                        .total = total,
                        .sinks = *config_.sinks,
                        .safe_from = view.tokens_seen() - *config_.recent,
+                       .pins = config_.pins,
+                       .safe = safe,
                        .lengths = lengths_,
                        .least = least_,
                        .keep = keep_});

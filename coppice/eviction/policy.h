@@ -3,7 +3,8 @@
 //
 // After every pass the entries that compete are brought down to their budget exactly, in this
 // order:
-//   1. protected ones stay: the first `sinks` tokens of the sequence and the newest `recent` ones;
+//   1. protected ones stay: the first `sinks` tokens of the sequence, the newest `recent` ones, and
+//      those of pinned positions;
 //   2. then what brings a row to `floor` entries (protected ones counted): its best;
 //   3. then the best of all the rest.
 // Ties: newer position first, then lower layer, then lower head, for every policy.
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "coppice/cache/kv_cache.h"
+#include "coppice/eviction/pins.h"
 #include "coppice/eviction/scorer_options.h"
 #include "coppice/eviction/scorers.h"
 #include "coppice/eviction/selection.h"
@@ -62,6 +64,9 @@ struct EvictionConfig {
   int64_t buffer = 0;  // entries per row; needs parity_reference
   // The policy's own settings by name. What it does not know is refused.
   OptionMap options = {};
+  // Positions whose entries are never evicted, in any row; they count in the budget, and together
+  // with sinks and recent may not exceed it. Positions that were not read yet hold when they are.
+  std::vector<PositionSpan> pins = {};
 
   bool operator==(const EvictionConfig&) const = default;
 };

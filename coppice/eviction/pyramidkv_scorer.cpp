@@ -33,7 +33,7 @@ void count_best(const SequenceView& view, const RowShares& shares, int64_t layer
     const std::vector<float> scores = view.scores(row);
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const int32_t position = row.positions[i];
-      if (position < shares.sinks || position >= shares.safe_from)
+      if (shares.is_safe(position))
         ++safe[h];
       else
         all.push_back({score_rank(scores[i]), position, h});
@@ -80,7 +80,7 @@ class PyramidScorer final : public SnapkvScorer {
       lengths[r / static_cast<std::size_t>(heads)] += shares.lengths[r];
       least[r / static_cast<std::size_t>(heads)] += shares.least[r];
     }
-    const int64_t safe = shares.sinks + view.tokens_seen() - shares.safe_from;
+    const int64_t safe = shares.safe;
     const double mean =
         static_cast<double>(shares.total) / static_cast<double>(shares.lengths.size());
     std::vector<double> wanted =

@@ -16,6 +16,7 @@
 #include <span>
 #include <string_view>
 
+#include "coppice/eviction/pins.h"
 #include "coppice/eviction/sequence_view.h"
 
 namespace coppice {
@@ -48,10 +49,16 @@ struct RowShares {
   int64_t first_row = 0;  // row = layer x Hkv + head
   int64_t total = 0;  // entries to keep; no less than the sum of `least`, no more than there are
   int64_t sinks = 0;  // positions below are safe,
-  int64_t safe_from = 0;             // and so are those from here on
-  std::span<const int64_t> lengths;  // [rows]
-  std::span<const int64_t> least;    // [rows]: what a row keeps in any case
-  std::span<int64_t> keep;           // [rows], to be written: sums to total
+  int64_t safe_from = 0;                    // so are those from here on,
+  std::span<const PositionSpan> pins = {};  // and these:
+  int64_t safe = 0;                         // so many tokens in all
+  std::span<const int64_t> lengths;         // [rows]
+  std::span<const int64_t> least;           // [rows]: what a row keeps in any case
+  std::span<int64_t> keep;                  // [rows], to be written: sums to total
+
+  bool is_safe(int32_t position) const {
+    return position < sinks || position >= safe_from || is_pinned(pins, position);
+  }
 };
 
 // An entry as it is appended.

@@ -11,6 +11,7 @@
 #include "coppice/cache/cache_testing.h"
 #include "coppice/core/rng.h"
 #include "coppice/eviction/policy.h"
+#include "coppice/ops/cpu_features.h"
 
 namespace coppice {
 namespace {
@@ -67,6 +68,8 @@ struct SetModel {
   }
 
   bool is_protected(const Entry& entry) const {
+    for (const PositionSpan& pin : config.pins)
+      if (entry.position >= pin.begin && entry.position < pin.end) return true;
     return entry.position < sinks() || entry.position >= seen - recent();
   }
 
@@ -179,7 +182,28 @@ void step(KvCache& cache, EvictionPolicy& policy, SequenceId id, SetModel& model
 struct Setting {
   EvictionConfig config;
   int gate_kind;
+  ops::CpuLevel level = ops::cpu_level();
 };
+
+// Each of these settings with pins that fit, with both looks over a row.
+std::vector<Setting> pinned(const std::vector<Setting>& plain) {
+  std::vector<Setting> all;
+  for (const Setting& setting : plain) {
+    EvictionConfig config = setting.config;
+    if (setting.gate_kind % 2 == 1 || config.policy == "full") continue;
+    const int64_t room =
+        config.budget_entries - config.sinks.value_or(4) - config.recent.value_or(0);
+    if (room >= 3)
+      config.pins = {{5, 6}, {8, 10}};
+    else if (room >= 1)
+      config.pins = {{6, 7}};
+    else
+      config.pins = {{0, 1}};  // among the sinks
+    for (const ops::CpuLevel level : {ops::CpuLevel::kPortable, ops::CpuLevel::kAvx512})
+      if (level <= ops::detected_cpu_level()) all.push_back({config, setting.gate_kind, level});
+  }
+  return all;
+}
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
@@ -224,14 +248,17 @@ std::vector<Setting> settings() {
 }
 
 // Several sequences take turns with passes of random length; some are removed, forked, rolled back.
-TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) {
+void compare(const std::vector<Setting>& all) {
   Rng rng(2026);
-  for (const Setting& setting : settings()) {
+  const ops::CpuLevel before = ops::cpu_level();
+  for (const Setting& setting : all) {
+    ops::set_cpu_level(setting.level);
     SCOPED_TRACE(::testing::Message()
                  << setting.config.policy << " kind " << setting.gate_kind << " scope "
                  << (setting.config.scope ? static_cast<int>(*setting.config.scope) : -1)
                  << " budget " << setting.config.budget_entries << " floor "
-                 << setting.config.floor.value_or(-1));
+                 << setting.config.floor.value_or(-1) << " pins " << setting.config.pins.size()
+                 << " level " << ops::cpu_level_name(setting.level));
     const bool full = setting.config.policy == "full";
     KvCache cache(sizes(full ? 400 : 3 * blocks_for_entries((14 + 9) * kRows, kRows)));
     EvictionPolicy policy(setting.config, cache.config());
@@ -271,7 +298,12 @@ TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) {
     for (const auto& [id, model] : models) testing::expect_content(cache, id, model.filler);
     if (::testing::Test::HasFailure()) return;
   }
+  ops::set_cpu_level(before);
 }
+
+TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) { compare(settings()); }
+
+TEST(SetModel, survivors_are_the_same_with_pins) { compare(pinned(settings())); }
 
 }  // namespace
 }  // namespace coppice

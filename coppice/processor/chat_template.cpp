@@ -7,6 +7,7 @@
 #include "coppice/processor/chat_template_request.h"
 #include "coppice/processor/jinja_ast.h"
 #include "coppice/processor/jinja_json.h"
+#include "coppice/processor/message_places.h"
 
 namespace coppice {
 namespace {
@@ -40,12 +41,12 @@ Value message_value(Runtime& runtime, const OrderedJson& message, const std::str
   return value;
 }
 
-Value messages_value(Runtime& runtime, const OrderedJson& messages) {
+std::vector<Value> message_values(Runtime& runtime, const OrderedJson& messages) {
   std::vector<Value> items;
   for (size_t i = 0; i < messages.size(); ++i) {
     items.push_back(message_value(runtime, messages[i], fmt::format("messages[{}]", i)));
   }
-  return runtime.list(std::move(items));
+  return items;
 }
 
 }  // namespace
@@ -84,11 +85,15 @@ struct ChatTemplate::Compiled {
     for (const auto& [name, value] : extra.items()) {
       runtime.define(name, jinja::from_json(runtime, value, true, name));
     }
-    runtime.define("messages", messages_value(runtime, messages));
+    std::vector<Value> items = message_values(runtime, messages);
+    runtime.watch(items);
+    runtime.define("messages", runtime.list(std::move(items)));
     runtime.define("tools", jinja::from_json(runtime, tools, true, "tools"));
     runtime.define("add_generation_prompt", Value::of(add_generation_prompt));
     jinja::Text text = runtime.render(body);
-    return {std::move(text.bytes), std::move(text.plain)};
+    std::vector<std::optional<TextRange>> places =
+        message_places(text, runtime.written(), messages);
+    return {std::move(text.bytes), std::move(text.plain), std::move(places)};
   }
 
   // The text of a trial conversation; nothing where the template fails on it.

@@ -41,6 +41,9 @@ OrderedJson parse_ordered_json(std::string_view text, std::string_view what);
 struct RenderedPrompt {
   std::string text;
   std::vector<TextRange> plain;  // bytes that are user data, sorted and merged
+  // Where each message stands, role markers included; nothing where the template does not show it
+  // (message_places.h).
+  std::vector<std::optional<TextRange>> messages;
 };
 
 struct ChatRequest {

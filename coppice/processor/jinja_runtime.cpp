@@ -100,6 +100,7 @@ Text Runtime::render(const std::vector<NodePtr>& body) {
   scope_ = scopes_.back().get();
   TextBuilder out;
   out_ = &out;
+  result_ = &out;
   try {
     execute(body);
   } catch (const Error& error) {
@@ -109,6 +110,10 @@ Text Runtime::render(const std::vector<NodePtr>& body) {
                                           message.substr(kMessagePrefix.size())));
   }
   return out.take();
+}
+
+void Runtime::watch(const std::vector<Value>& dicts) {
+  for (size_t i = 0; i < dicts.size(); ++i) watched_.emplace(dicts[i].object, i);
 }
 
 ListObject& Runtime::new_list(ListKind kind, std::vector<Value> items) {

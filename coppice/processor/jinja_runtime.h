@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,16 @@ class Runtime final {
   void define(std::string_view name, Value value) { context_.set(name, std::move(value)); }
   Text render(const std::vector<NodePtr>& body);
 
+  // What a loop writes for these dicts, where each is the item itself: pieces of the result, in
+  // order. Loops inside such a piece, and text that a macro or a block catches first, are not
+  // looked at. REQUIRES: called before render().
+  void watch(const std::vector<Value>& dicts);
+  struct Written {
+    std::size_t dict = 0;  // which of them
+    TextRange range;
+  };
+  const std::vector<Written>& written() const { return written_; }
+
   // Objects live as long as the Runtime.
   ListObject& new_list(ListKind kind, std::vector<Value> items = {});
   DictObject& new_dict();
@@ -123,6 +134,7 @@ class Runtime final {
   Flow if_statement(const Node& node);
   Flow for_statement(const Node& node);
   Flow loop_over(const Node& node, const Value& iterable, int64_t depth0);
+  Flow loop_body(const Node& node, const Value& item);
   std::vector<Value> filtered(const Node& node, const std::vector<Value>& items);
   void assign(const Node& target, const Value& value);
   Flow with_statement(const Node& node);
@@ -157,6 +169,10 @@ class Runtime final {
   Scope context_;
   Scope* scope_ = nullptr;
   TextBuilder* out_ = nullptr;
+  TextBuilder* result_ = nullptr;
+  std::unordered_map<const Object*, std::size_t> watched_;
+  std::vector<Written> written_;
+  bool in_watched_ = false;
 };
 
 // Families of built-in functions. Each answers whether it knows `name`.

@@ -111,7 +111,7 @@ Runtime::Flow Runtime::loop_over(const Node& node, const Value& iterable, int64_
     scope_ = &push_scope(outer);
     scope_->set("loop", Value::of(&loop));
     assign(*node.children[0], (*items)[i]);
-    if (execute(node.body) == Flow::kBreak) break;
+    if (loop_body(node, (*items)[i]) == Flow::kBreak) break;
   }
   Flow flow = Flow::kNormal;
   if (items->empty() && !node.other.empty()) {
@@ -119,6 +119,20 @@ Runtime::Flow Runtime::loop_over(const Node& node, const Value& iterable, int64_
     flow = execute(node.other);
   }
   scope_ = outer;
+  return flow;
+}
+
+// One round of a loop; notes what it writes for a watched item.
+Runtime::Flow Runtime::loop_body(const Node& node, const Value& item) {
+  if (watched_.empty() || in_watched_ || out_ != result_ || item.kind != Kind::kDict)
+    return execute(node.body);
+  const auto found = watched_.find(item.object);
+  if (found == watched_.end()) return execute(node.body);
+  const auto begin = static_cast<int64_t>(out_->size());
+  in_watched_ = true;
+  const Flow flow = execute(node.body);
+  in_watched_ = false;
+  written_.push_back({found->second, {begin, static_cast<int64_t>(out_->size())}});
   return flow;
 }
 

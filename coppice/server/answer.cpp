@@ -97,7 +97,11 @@ void Answer::join(Choice& choice, Update& update) {
 
 bool Answer::done() const { return finished_ == choices_.size(); }
 
-Json Answer::usage() const { return usage_json(choices_, options_.n, options_.eviction); }
+Json Answer::usage() const {
+  Json usage = usage_json(choices_, options_.n, options_.eviction);
+  usage["kv"]["keep"] = options_.keep;
+  return usage;
+}
 
 Json Answer::wait() {
   while (!done()) {

@@ -22,6 +22,7 @@ struct AnswerOptions {
   bool scores_prompt = false;             // echo and logprobs
   std::optional<CacheConfig> trace = {};  // kv.trace: sizes of the cache
   EvictionConfig eviction;                // in force
+  std::vector<int64_t> keep = {};         // messages whose tokens are pinned
   ReplyFormat format = {};                // of a chat's answers
 };
 

@@ -134,6 +134,35 @@ TEST(EngineLoop, other_settings_never_share_a_snapshot) {
   EXPECT_EQ(ask(served.loop, request).usage.tokens.reused, 32);
 }
 
+TEST(EngineLoop, K18_snapshots_are_those_of_the_same_pins) {
+  Rng rng(13);
+  Served served(dbtrimkv(20));
+  std::vector<int32_t> prompt = random_prompt(rng, 45);
+  EvictionConfig pinned = dbtrimkv(20);
+  pinned.pins = {{5, 13}};
+  Request request = greedy_request(prompt, 6);
+  const auto expect_reused = [&](int64_t reused, const char* what) {
+    const RequestOutput answer = ask(served.loop, request);
+    ASSERT_FALSE(answer.error) << answer.error->message;
+    EXPECT_EQ(answer.usage.tokens.reused, reused) << what;
+    EXPECT_EQ(ids_of(answer.tokens), alone(request, *request.eviction)) << what;
+  };
+  request.eviction = dbtrimkv(20);
+  expect_reused(0, "cold");
+  request.eviction = pinned;
+  expect_reused(0, "with a pin");
+  expect_reused(40, "with the pin again");
+  // The next turn pins a message that was not there, behind what the snapshot holds.
+  for (const int32_t id : random_prompt(rng, 30)) request.prompt.push_back(id);
+  request.eviction->pins.push_back({50, 55});
+  expect_reused(40, "one more behind");
+  expect_reused(72, "the same again");
+  request.eviction->pins = {{5, 14}, {50, 55}};
+  expect_reused(0, "another within");
+  request.eviction = dbtrimkv(20);
+  expect_reused(40, "no pin: the first one's");
+}
+
 TEST(EngineLoop, A15_K24_many_at_once_equal_alone_and_stay_within_the_pool) {
   Rng rng(11);
   Served served(dbtrimkv(16), 130, 60);

@@ -78,6 +78,15 @@ KvBudget read_budget(const Json& value) {
   return budget;
 }
 
+std::vector<int64_t> read_keep(const Json& list) {
+  if (!list.is_array()) refuse_field("kv.keep", "expected a list of message numbers, from 0 on");
+  std::vector<int64_t> keep;
+  for (const Json& number : list) keep.push_back(read_integer(number, "kv.keep", 0, kMost));
+  std::sort(keep.begin(), keep.end());
+  keep.erase(std::unique(keep.begin(), keep.end()), keep.end());
+  return keep;
+}
+
 void read_stream_options(Fields& fields, Generation& generation) {
   const Json* object = fields.find("stream_options");
   if (object == nullptr) return;
@@ -103,6 +112,7 @@ void read_kv(Fields& outer, Generation& generation) {
   wish.policy = fields.text("policy");
   wish.sinks = fields.integer("sinks", 0, kMost);
   wish.recent = fields.integer("recent", 0, kMost);
+  if (const Json* keep = fields.find("keep")) wish.keep = read_keep(*keep);
   generation.trace = fields.boolean("trace").value_or(false);
   if (generation.trace && (!generation.stream || generation.n != 1)) {
     refuse_field("kv.trace", "goes with stream and n = 1 alone");
@@ -134,7 +144,8 @@ Generation read_generation(Fields& fields) {
   return result;
 }
 
-EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens) {
+EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
+                          std::vector<PositionSpan> pins) {
   EvictionConfig config = rules.eviction;
   const KvBudget& budget = wish.budget ? *wish.budget : rules.budget;
   if (budget.unit == KvBudget::Unit::kBytes) {
@@ -167,10 +178,15 @@ EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t toke
     refuse_field("kv.budget", "{} entries per KV head are above this server's ceiling of {}", held,
                  *rules.ceiling);
   }
+  const char* field = "kv";
   try {
+    EvictionConfig resolved = EvictionPolicy(config, rules.cache).config();
+    if (pins.empty()) return resolved;
+    field = "kv.keep";
+    config.pins = std::move(pins);
     return EvictionPolicy(config, rules.cache).config();
   } catch (const Error& error) {
-    throw api_error(error.code(), error.what(), "kv");
+    throw api_error(error.code(), error.what(), field);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coppice/engine/kv_budget.h"
 #include "coppice/engine/sampling_params.h"
@@ -20,6 +21,7 @@ struct KvWish {
   std::optional<KvBudget> budget = {};
   std::optional<std::string> policy = {};
   std::optional<int64_t> sinks = {}, recent = {};
+  std::vector<int64_t> keep = {};  // messages by number, rising
 };
 
 // What the operator set.
@@ -47,9 +49,10 @@ void read_kv(Fields& outer, Generation& generation);
 // refuses the ones this server cannot honour.
 Generation read_generation(Fields& fields);
 
-// The cache of one request whose prompt and new tokens come to `tokens`; nothing in it is unset.
-// Throws ApiError 400 where a budget is above the ceiling or cannot be met, or values contradict
-// each other.
-EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens);
+// The cache of one request whose prompt and new tokens come to `tokens`, with `pins` for the
+// messages it wants kept; nothing in it is unset. Throws ApiError 400 where a budget is above the
+// ceiling or cannot be met, pins do not fit it, or values contradict each other.
+EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t tokens,
+                          std::vector<PositionSpan> pins = {});
 
 }  // namespace coppice

@@ -190,6 +190,7 @@ Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig
             {"budget", bounded ? Json(eviction.budget_entries) : Json(nullptr)},
             {"sinks", number(eviction.sinks)},
             {"recent", number(eviction.recent)},
+            {"pinned", pinned_tokens(eviction.pins)},
             {"seen", seen},
             {"reused", reused},
             {"kept", kept},

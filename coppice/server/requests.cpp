@@ -197,6 +197,7 @@ CompletionBody read_completion_body(std::string_view body) {
   result.prompts = read_prompts(fields);
   result.generation = read_generation(fields);
   if (result.generation.trace) refuse_field("kv.trace", "goes with chat completions alone");
+  if (!result.generation.kv.keep.empty()) refuse_field("kv.keep", "goes with messages alone");
   SamplingParams& sampling = result.generation.sampling;
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
@@ -242,6 +243,7 @@ SessionBody read_session_body(std::string_view body) {
   Generation generation;
   read_kv(fields, generation);
   result.kv = generation.kv;
+  if (!result.chat && !result.kv.keep.empty()) refuse_field("kv.keep", "goes with messages alone");
   if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
     refuse_field("kv.budget",
                  "a share of the text changes with every turn; a session needs a fixed budget");

@@ -118,7 +118,7 @@ TEST(Requests, unknown_and_unsupported_fields_are_named) {
       {R"("stream_options":{"include_usage":true})", "stream_options"},
       {R"("stream":true,"stream_options":{"chunk":1})", "stream_options.chunk"},
       {R"("top_logprobs":2)", "top_logprobs"},
-      {R"("kv":{"keep":[1]})", "kv.keep"},
+      {R"("kv":{"kept":[1]})", "kv.kept"},
       {R"("kv":7)", "kv"},
       {R"("max_tokens":3,"max_completion_tokens":4)", "max_completion_tokens"}};
   for (const auto& [field, name] : cases) EXPECT_EQ(refused_chat(field), name) << field;
@@ -128,6 +128,7 @@ TEST(Requests, unknown_and_unsupported_fields_are_named) {
   };
   EXPECT_EQ(completion(R"("best_of":3)"), "best_of");
   EXPECT_EQ(completion(R"("suffix":"x")"), "suffix");
+  EXPECT_EQ(completion(R"("kv":{"keep":[0]})"), "kv.keep");
   EXPECT_EQ(refused_field(read_completion_body, "{}"), "prompt");
   EXPECT_EQ(refused_field(read_completion_body, R"({"prompt":[]})"), "prompt");
   EXPECT_EQ(refused_field(read_completion_body, R"({"prompt":["a",5]})"), "prompt");
@@ -191,6 +192,13 @@ TEST(Requests, A11_cache_fields_of_every_kind_of_wrong) {
       EXPECT_NE(refused_chat(field), "accepted") << field;
     }
   }
+  for (const char* value : {"0", "\"0\"", "null", "{}", "[-1]", "[0.5]", "[\"0\"]", "[null]", "[[0]]",
+                            "[2147483648]", "[1e308]", "[true]"}) {
+    const std::string field = std::string(R"("kv":{"keep":)") + value + "}";
+    EXPECT_EQ(refused_chat(field), "kv.keep") << field;
+  }
+  EXPECT_EQ(read_chat_body(chat_with(R"("kv":{"keep":[3,0,3]})")).generation.kv.keep,
+            (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(refused_chat(R"("kv":{"budget":0})"), "kv.budget");
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"64MB2"})"), "kv.budget");
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"64MiB"})"), "accepted");
@@ -256,6 +264,20 @@ TEST(ResolveKv, fills_in_what_the_request_leaves_open) {
   const EvictionConfig other = resolve_kv(wish, rules(), 1000);
   EXPECT_EQ(other.budget_entries, 125);
   EXPECT_EQ(other.sinks, 0);
+}
+
+TEST(ResolveKv, pins_fit_the_budget_or_are_refused) {
+  const EvictionConfig kept = resolve_kv({}, rules(), 1000, {{10, 40}, {40, 50}});
+  EXPECT_EQ(kept.pins, (std::vector<PositionSpan>{{10, 50}}));
+  try {
+    resolve_kv({}, rules(), 1000, {{10, 71}});
+    ADD_FAILURE() << "61 pinned tokens and 4 sinks in a budget of 64";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(error.param(), "kv.keep");
+    for (const char* part : {"61 pinned", "4 sinks", "budget of 64", "at most 60"})
+      EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos) << error.what();
+  }
 }
 
 TEST(ResolveKv, the_ceiling_and_contradictions_are_refused) {

@@ -10,6 +10,7 @@
 #include "coppice/server/answer.h"
 #include "coppice/server/api_error.h"
 #include "coppice/server/page.h"
+#include "coppice/server/pinned_messages.h"
 #include "coppice/server/service_paths.h"
 #include "coppice/server/text.h"
 
@@ -173,7 +174,8 @@ std::vector<ImageEncoder::Encoded> Service::encode_images(
 }
 
 Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
-                                          const std::vector<std::string>& images) const {
+                                          const std::vector<std::string>& images,
+                                          const std::vector<int64_t>& keep) const {
   if (chat_template_ == nullptr) {
     throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
   }
@@ -182,11 +184,15 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
     const RenderedPrompt prompt = chat_template_->render(chat);
     std::vector<int32_t> ids =
         tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
-    EncodedChat encoded{.request = {}, .format = reply_format(habits_, chat, prompt.text)};
+    EncodedChat encoded{.request = {},
+                        .format = reply_format(habits_, chat, prompt.text),
+                        .pins = pin_messages(tokenizer_, prompt, ids, keep)};
     if (config_.images == nullptr) {
       encoded.request.prompt = std::move(ids);
     } else {
       set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
+      encoded.pins =
+          with_pictures(encoded.pins, ids, config_.images->image_token_id(), pictures);
     }
     return encoded;
   } catch (const ApiError&) {
@@ -196,7 +202,8 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
   }
 }
 
-Request Service::make_request(const Generation& generation, std::vector<int32_t> prompt) const {
+Request Service::make_request(const Generation& generation, std::vector<int32_t> prompt,
+                              std::vector<PositionSpan> pins) const {
   try {
     validate(generation.sampling, tokenizer_.vocab_size());
   } catch (const Error& error) {
@@ -206,7 +213,8 @@ Request Service::make_request(const Generation& generation, std::vector<int32_t>
   const auto tokens = static_cast<int64_t>(prompt.size());
   const int64_t room = std::max<int64_t>(0, config_.max_model_tokens - tokens);
   request.eviction =
-      resolve_kv(generation.kv, config_.kv, tokens + generation.sampling.max_tokens.value_or(room));
+      resolve_kv(generation.kv, config_.kv, tokens + generation.sampling.max_tokens.value_or(room),
+                 std::move(pins));
   request.prompt = std::move(prompt);
   request.sampling = generation.sampling;
   return request;
@@ -215,8 +223,9 @@ Request Service::make_request(const Generation& generation, std::vector<int32_t>
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
-  EncodedChat chat = encode_chat(body.chat, body.images);
-  Request request = make_request(body.generation, std::move(chat.request.prompt));
+  EncodedChat chat = encode_chat(body.chat, body.images, body.generation.kv.keep);
+  Request request =
+      make_request(body.generation, std::move(chat.request.prompt), std::move(chat.pins));
   request.images = std::move(chat.request.images);
   return answer(call, ApiKind::kChat, body.generation, {std::move(request)}, {}, chat.format);
 }
@@ -263,6 +272,7 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
       .scores_prompt = prompts.front().score_prompt,
       .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
       .eviction = *prompts.front().eviction,
+      .keep = generation.kv.keep,
       .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));

@@ -91,12 +91,15 @@ class Service final {
   bool key_fits(const std::string& authorization) const;
   void check_model(const std::optional<std::string>& model) const;
   struct EncodedChat {
-    Request request;     // prompt and pictures; the rest is unset
-    ReplyFormat format;  // of the answers
+    Request request;                 // prompt and pictures; the rest is unset
+    ReplyFormat format;              // of the answers
+    std::vector<PositionSpan> pins;  // of the messages `keep`
   };
-  EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images) const;
+  EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images,
+                          const std::vector<int64_t>& keep = {}) const;
   std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
-  Request make_request(const Generation& generation, std::vector<int32_t> prompt) const;
+  Request make_request(const Generation& generation, std::vector<int32_t> prompt,
+                       std::vector<PositionSpan> pins = {}) const;
   Reply answer(const ApiCall& call, ApiKind kind, const Generation& generation,
                std::vector<Request> prompts, std::vector<std::string> echoes,
                const ReplyFormat& format = {});

@@ -111,11 +111,16 @@ Reply Service::sessions(const ApiCall& call) const {
   Generation generation;
   generation.kv = body.kv;
   generation.sampling.max_tokens = 0;
-  std::vector<int32_t> tokens =
-      body.chat ? encode_chat(*body.chat, {}).request.prompt
-                : tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});
-  return json_reply(
-      sessions.save(body.name, make_request(generation, std::move(tokens)), call.client_gone));
+  EncodedChat text;
+  if (body.chat) {
+    text = encode_chat(*body.chat, {}, body.kv.keep);
+  } else {
+    text.request.prompt =
+        tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});
+  }
+  return json_reply(sessions.save(
+      body.name, make_request(generation, std::move(text.request.prompt), std::move(text.pins)),
+      call.client_gone));
 }
 
 Reply Service::tokenize(const ApiCall& call) const {

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "coppice/core/error.h"
 #include "coppice/core/json.h"
@@ -26,6 +27,12 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
+Json pins_json(std::span<const PositionSpan> pins) {
+  Json json = Json::array();
+  for (const PositionSpan& pin : pins) json.push_back({pin.begin, pin.end});
+  return json;
+}
+
 Json eviction_json(const EvictionConfig& config) {
   return {{"policy", config.policy},
           {"budget", config.budget_entries},
@@ -37,7 +44,8 @@ Json eviction_json(const EvictionConfig& config) {
           {"scope", static_cast<int>(*config.scope)},
           {"parity", config.parity_reference},
           {"buffer", config.buffer},
-          {"options", config.options}};
+          {"options", config.options},
+          {"pins", pins_json(config.pins)}};
 }
 
 // Takes fixed-size pieces off the front.
@@ -66,6 +74,13 @@ int64_t number(const Json& object, const char* name) {
   return found->get<int64_t>();
 }
 
+PositionSpan read_pin(int64_t begin, int64_t end) {
+  if (begin < 0 || begin >= end || end > std::numeric_limits<int32_t>::max()) {
+    fail_argument("session file: {} to {} are no positions to pin", begin, end);
+  }
+  return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
 EvictionConfig read_eviction(const Json& json) {
   EvictionConfig config;
   try {
@@ -73,6 +88,10 @@ EvictionConfig read_eviction(const Json& json) {
     config.seed = json.at("seed").get<uint64_t>();
     config.parity_reference = json.at("parity").get<bool>();
     config.options = json.at("options").get<OptionMap>();
+    if (json.contains("pins")) {  // files from before there were pins have none
+      for (const Json& pin : json["pins"])
+        config.pins.push_back(read_pin(pin.at(0).get<int64_t>(), pin.at(1).get<int64_t>()));
+    }
   } catch (const Json::exception&) {
     fail_argument("session file: its eviction settings cannot be read");
   }

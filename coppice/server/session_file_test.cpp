@@ -19,6 +19,12 @@ using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 EvictionConfig small_budget() { return {.policy = "dbtrimkv", .budget_entries = 10, .sinks = 2}; }
 
+EvictionConfig pinned_budget() {
+  EvictionConfig config = small_budget();
+  config.pins = {{5, 8}, {60, 62}};
+  return config;
+}
+
 std::string joined(const SessionFile& file) {
   std::string text;
   for (const auto part : file.parts()) {
@@ -61,7 +67,7 @@ TEST(SessionFile, K27_a_restored_session_goes_on_like_an_unbroken_one) {
   const std::shared_ptr<Model> model = tiny_model();
   for (const bool compact : {false, true}) {
     for (const EvictionConfig& eviction :
-         {small_budget(), EvictionConfig{.policy = "full"},
+         {small_budget(), pinned_budget(), EvictionConfig{.policy = "full"},
           EvictionConfig{.policy = "knorm", .budget_entries = 10}}) {
       EngineConfig config = engine_config(eviction);
       config.compact_positions = compact;
@@ -88,6 +94,7 @@ TEST(SessionFile, K27_a_restored_session_goes_on_like_an_unbroken_one) {
       }
       EXPECT_EQ(go_on(second, restored), go_on(first, session)) << eviction.policy;
       EXPECT_EQ(joined(SessionFile(image, "settings")), file);
+      EXPECT_EQ(parse(file, second).eviction, image.eviction);
     }
   }
 }
@@ -157,6 +164,7 @@ TEST(SessionFile, images_that_fit_no_cache_change_nothing) {
     image.cache.pools[0] = image.cache.pools[0].to(torch::kHalf);
   });
   refused("budget", [](SessionImage& image) { image.eviction.budget_entries = 2; });
+  refused("pins", [](SessionImage& image) { image.eviction.pins = {{3, 30}}; });
   refused("counts", [](SessionImage& image) { image.evicted_entries = -1; });
   refused(
       "policy", [](SessionImage& image) { image.eviction.policy = "magic"; }, ErrorCode::kNotFound);

@@ -13,6 +13,19 @@ namespace {
 constexpr std::array<std::string_view, 6> kStateless = {"full",   "streaming", "knorm",
                                                         "random", "trimkv",    "dbtrimkv"};
 
+// The settings as far as the first `tokens` tokens know them.
+EvictionConfig settings_of(EvictionConfig eviction, int64_t tokens) {
+  eviction.pins = clip_pins(eviction.pins, tokens);
+  return eviction;
+}
+
+bool made_under(const SnapshotStore::Snapshot& snapshot, const EvictionConfig& eviction,
+                int64_t chunk_tokens) {
+  if (snapshot.chunk_tokens != chunk_tokens) return false;
+  if (eviction.pins.empty()) return snapshot.eviction == eviction;
+  return snapshot.eviction == settings_of(eviction, static_cast<int64_t>(snapshot.tokens.size()));
+}
+
 }  // namespace
 
 SnapshotStore::SnapshotStore(Engine& engine, int64_t max_blocks)
@@ -32,7 +45,7 @@ const SnapshotStore::Snapshot* SnapshotStore::find(std::span<const int32_t> prom
     const std::vector<int32_t>& tokens = it->tokens;
     if (tokens.size() >= prompt.size()) continue;  // a token must be left to read
     if (best != snapshots_.end() && tokens.size() <= best->tokens.size()) continue;
-    if (it->chunk_tokens != chunk_tokens || it->eviction != eviction) continue;
+    if (!made_under(*it, eviction, chunk_tokens)) continue;
     if (!std::equal(tokens.begin(), tokens.end(), prompt.begin())) continue;
     if (same_images(it->images, images, static_cast<int64_t>(tokens.size()))) best = it;
   }
@@ -45,8 +58,7 @@ const SnapshotStore::Snapshot* SnapshotStore::find_exact(std::span<const int32_t
                                                          const EvictionConfig& eviction,
                                                          int64_t chunk_tokens) {
   for (auto it = snapshots_.begin(); it != snapshots_.end(); ++it) {
-    if (it->chunk_tokens != chunk_tokens || it->eviction != eviction || !it->images.empty())
-      continue;
+    if (!it->images.empty() || !made_under(*it, eviction, chunk_tokens)) continue;
     if (!std::equal(tokens.begin(), tokens.end(), it->tokens.begin(), it->tokens.end())) continue;
     snapshots_.splice(snapshots_.begin(), snapshots_, it);
     return &snapshots_.front();
@@ -68,13 +80,14 @@ bool SnapshotStore::adopt(const SessionImage& image, int64_t chunk_tokens, int64
   const EvictionConfig& eviction = image.eviction;
   if (!keeps(eviction.policy)) return false;
   if (find_exact(image.tokens, eviction, chunk_tokens) != nullptr) return true;
+  const auto tokens = static_cast<int64_t>(image.tokens.size());
   int64_t needed = 0;
   for (const int64_t length : image.cache.lengths) needed += blocks_for_row(length);
   if (!make_room(needed, free_blocks)) return false;
   snapshots_.push_front({.session = engine_.import_session(image),
                          .tokens = image.tokens,
                          .images = {},
-                         .eviction = eviction,
+                         .eviction = settings_of(eviction, tokens),
                          .chunk_tokens = chunk_tokens,
                          .blocks = needed});
   blocks_ += needed;
@@ -88,14 +101,14 @@ bool SnapshotStore::add(SessionId session, std::vector<int32_t> tokens,
   if (!sequence) return false;
   const int64_t needed = blocks_of(engine_.cache(), *sequence);
   if (!make_room(needed, free_blocks)) return false;
+  const auto read = static_cast<int64_t>(tokens.size());
   std::vector<ImageSpan> places;
   for (const ImageSpan& span : images)
-    if (span.begin < static_cast<int64_t>(tokens.size()))
-      places.push_back({span.begin, span.tokens, span.hash, {}});
+    if (span.begin < read) places.push_back({span.begin, span.tokens, span.hash, {}});
   snapshots_.push_front({.session = engine_.fork_session(session),
                          .tokens = std::move(tokens),
                          .images = std::move(places),
-                         .eviction = eviction,
+                         .eviction = settings_of(eviction, read),
                          .chunk_tokens = chunk_tokens,
                          .blocks = needed});
   blocks_ += needed;

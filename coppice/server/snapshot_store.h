@@ -3,9 +3,9 @@
 //
 // A snapshot is an engine session whose tokens end where a chunk of the prompt ended. Eviction
 // depends on where chunks end, so the state after the first k chunks is a function of those tokens
-// and of the cache settings alone: a prompt that goes on from a snapshot gets, bit for bit, what it
-// would get when read from its beginning, whatever was evicted. Least recently used out.
-// Not thread-safe: the engine's thread alone uses it.
+// and of the cache settings alone, pins of later tokens apart: a prompt that goes on from a
+// snapshot gets, bit for bit, what it would get when read from its beginning, whatever was evicted.
+// Least recently used out. Not thread-safe: the engine's thread alone uses it.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class SnapshotStore final {
     SessionId session = 0;
     std::vector<int32_t> tokens;
     std::vector<ImageSpan> images;  // without embeddings
-    EvictionConfig eviction;
+    EvictionConfig eviction;        // its pins end with `tokens`
     int64_t chunk_tokens = 0;
     int64_t blocks = 0;
   };

@@ -241,7 +241,8 @@ class ServeTest(MadeModelTest):
                              ("messages", "hi"), ("messages", []), ("tools", [{"type": "function"}]), ("unknown", 1),
                              ("max_tokens", -1), ("max_tokens", "5"), ("max_tokens", 2**31),
                              ("kv", {"budget": 2**31 - 1, "sinks": 2**31 - 1, "recent": 1}), ("kv", {"policy": "magic"}),
-                             ("kv", {"budget": 3}), ("kv", {"policy": "dbtrimkv", "budget": 16}), ("kv", {"keep": [0]})):
+                             ("kv", {"budget": 3}), ("kv", {"policy": "dbtrimkv", "budget": 16}), ("kv", {"keep": [1]}),
+                             ("kv", {"keep": [-1]}), ("kv", {"keep": 0})):
             with self.subTest(field=field, value=value):
                 error = self.refused(CHAT, {**chat("x"), field: value})
                 self.assertIn(field, error["message"] + str(error["param"]))

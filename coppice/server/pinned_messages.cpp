@@ -1,0 +1,69 @@
+#include "coppice/server/pinned_messages.h"
+
+#include <algorithm>
+
+#include "coppice/processor/token_places.h"
+#include "coppice/server/api_error.h"
+
+namespace coppice {
+namespace {
+
+constexpr const char* kField = "kv.keep";
+
+std::vector<TextRange> places_of(const RenderedPrompt& prompt, std::span<const int64_t> keep) {
+  std::vector<TextRange> ranges;
+  const auto count = static_cast<int64_t>(prompt.messages.size());
+  for (const int64_t index : keep) {
+    if (index >= count) {
+      refuse_field(kField, "expected numbers of messages, 0 to {}, got {}", count - 1, index);
+    }
+    const auto& place = prompt.messages[static_cast<std::size_t>(index)];
+    if (!place) {
+      refuse_field(kField,
+                   "this model's chat template does not show where message {} stands, so it cannot "
+                   "be pinned",
+                   index);
+    }
+    ranges.push_back(*place);
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const TextRange& a, const TextRange& b) { return a.begin < b.begin; });
+  return ranges;
+}
+
+}  // namespace
+
+std::vector<PositionSpan> pin_messages(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                       std::span<const int32_t> ids,
+                                       std::span<const int64_t> keep) {
+  if (keep.empty()) return {};
+  const auto places =
+      token_places(tokenizer, prompt.text, prompt.plain, ids, places_of(prompt, keep));
+  if (!places) {
+    refuse_field(kField, "this model's tokens do not show where a message begins or ends here");
+  }
+  std::vector<PositionSpan> pins;
+  for (const TokenRange& place : *places)
+    pins.push_back({static_cast<int32_t>(place.begin), static_cast<int32_t>(place.end)});
+  return merge_pins(std::move(pins));
+}
+
+std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> pins,
+                                        std::span<const int32_t> ids, int32_t image_token_id,
+                                        std::span<const ImageEncoder::Encoded> pictures) {
+  std::vector<int32_t> starts;  // [ids + 1]: where each token stands then
+  int32_t at = 0;
+  std::size_t picture = 0;
+  for (const int32_t id : ids) {
+    starts.push_back(at);
+    at += id == image_token_id ? static_cast<int32_t>(pictures[picture++].embeddings.size(0)) : 1;
+  }
+  starts.push_back(at);
+  std::vector<PositionSpan> moved;
+  for (const PositionSpan& pin : pins)
+    moved.push_back(
+        {starts[static_cast<std::size_t>(pin.begin)], starts[static_cast<std::size_t>(pin.end)]});
+  return moved;
+}
+
+}  // namespace coppice

@@ -1,0 +1,26 @@
+// Messages that a request pins (`kv.keep`), as positions of its prompt.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coppice/engine/image_encoder.h"
+#include "coppice/eviction/pins.h"
+#include "coppice/processor/chat_template.h"
+#include "coppice/processor/tokenizer.h"
+
+namespace coppice {
+
+// The tokens of the messages numbered `keep` among `ids`, which `tokenizer` made of `prompt`; in
+// order. Throws ApiError 400: there is no such message, the template or the vocabulary does not
+// show where it stands, or it stands nowhere.
+std::vector<PositionSpan> pin_messages(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                       std::span<const int32_t> ids, std::span<const int64_t> keep);
+
+// The same spans once set_prompt() has put the pictures in.
+std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> pins,
+                                        std::span<const int32_t> ids, int32_t image_token_id,
+                                        std::span<const ImageEncoder::Encoded> pictures);
+
+}  // namespace coppice

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""What requests say of the cache: pinned messages. On a tiny model with random weights; needs no downloads."""
+
+import pathlib
+import sys
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import tiny_gguf  # noqa: E402
+from serve_client import CHAT, COMPLETIONS, TEXT, MadeModelTest, Server, complete  # noqa: E402
+
+ROWS = tiny_gguf.LAYERS * tiny_gguf.KV_HEADS
+FLAGS = ["--policy", "streaming", "--kv-budget", 64, "--chunk", 16, "--kv-pool", "512KiB", "--max-running", 8]
+ROLES = {"system": "<|im_start|>system\n", "user": "<|im_start|>user\n", "assistant": "<|im_start|>assistant\n"}
+
+
+class Pins(MadeModelTest):
+    flags = FLAGS
+
+    def talk(self, *texts):
+        roles = ["system", "user", "assistant", "user", "assistant", "user"]
+        return [{"role": role, "content": text} for role, text in zip(roles, texts)]
+
+    def body(self, messages, keep, **more):
+        return {"messages": messages, "temperature": 0, "max_tokens": 8, "ignore_eos": True,
+                "kv": {"keep": keep, **more.pop("kv", {})}, **more}
+
+    def tokens_of(self, message):
+        """Of a message as the template writes it: control tokens are one each."""
+        text = f"{ROLES[message['role']]}{message['content']}<|im_end|>\n"
+        return len(self.server.answer("/tokenize", {"prompt": text})["tokens"])
+
+    def test_the_whole_message_is_pinned_and_told(self):
+        messages = self.talk("Be kind.", TEXT * 2, "Yes.", TEXT)
+        for keep in ([0], [2], [0, 2], [2, 0, 2], []):
+            kv = self.server.answer(CHAT, self.body(messages, keep))["usage"]["kv"]
+            self.assertEqual(kv["keep"], sorted(set(keep)))
+            self.assertEqual(kv["pinned"], sum(self.tokens_of(messages[i]) for i in set(keep)))
+            self.assertEqual(kv["kept"], 64 * ROWS)
+            self.assertGreater(kv["evicted"], 0)
+
+    def test_they_change_what_is_kept_under_every_policy_without_a_gate(self):
+        messages = self.talk("Be kind.", TEXT, "Yes it is so.", TEXT)
+        for policy in ("streaming", "knorm", "random", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "rkv", "cake",
+                       "keydiff", "expected-attention", "ada-pyramid"):
+            kv = self.server.answer(CHAT, self.body(messages, [2], kv={"policy": policy}))["usage"]["kv"]
+            self.assertEqual((kv["policy"], kv["kept"]), (policy, 64 * ROWS))
+            self.assertEqual(kv["pinned"], self.tokens_of(messages[2]))
+
+    def test_A11_what_does_not_fit_is_refused_and_the_next_is_served(self):
+        messages = self.talk("Be kind.", TEXT, "Yes.")
+        for keep, message in (([1], "pinned tokens"), ([3], "0 to 2, got 3"), ([0, 2**31 - 1], "0 to 2")):
+            status, result = self.server.post(CHAT, self.body(messages, keep))
+            self.assertEqual((status, result["error"]["param"]), (400, "kv.keep"), result)
+            self.assertIn(message, result["error"]["message"])
+            self.server.answer(CHAT, self.body(messages, [2]))
+        kv = {"budget": self.tokens_of(messages[1]) + 4}  # with the sinks, and nothing beside
+        self.assertEqual(self.server.answer(CHAT, self.body(messages, [1], kv=kv))["usage"]["kv"]["kept"], kv["budget"] * ROWS)
+        kv["budget"] -= 1
+        self.assertEqual(self.server.post(CHAT, self.body(messages, [1], kv=kv))[0], 400)
+        status, result = self.server.post(COMPLETIONS, complete(TEXT, kv={"keep": [0]}))
+        self.assertEqual((status, result["error"]["param"]), (400, "kv.keep"))
+
+    def test_S13_many_at_once_equal_alone(self):
+        bodies = [self.body(self.talk(f"Rule {i}.", TEXT * (1 + i % 3), "Yes.", TEXT), [i % 3 and 2, 0]) for i in range(8)]
+        text = [self.server.answer(CHAT, body)["choices"] for body in bodies]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda body: self.server.answer(CHAT, body)["choices"], bodies))
+        self.assertEqual(together, text)
+
+    def test_K18_turns_reuse_and_equal_a_cold_run(self):
+        cold = Server(self.model, *FLAGS, "--kv-reuse", "off")
+        try:
+            messages, reused = self.talk("Never lie, ever.", TEXT), []
+            for turn in range(4):
+                keep = [0, len(messages) - 1] if turn % 2 and len(messages[-1]["content"]) < 30 else [0]
+                body = self.body(messages, keep, max_tokens=6)
+                warm, fresh = self.server.answer(CHAT, body), cold.answer(CHAT, body)
+                self.assertEqual(warm["choices"], fresh["choices"], turn)
+                for key in ("kept", "evicted", "pinned"):
+                    self.assertEqual(warm["usage"]["kv"][key], fresh["usage"]["kv"][key], key)
+                reused.append(warm["usage"]["kv"]["reused"])
+                messages += [warm["choices"][0]["message"], {"role": "user", "content": f"and {turn}?"}]
+                messages[-2] = {"role": "assistant", "content": messages[-2]["content"]}
+        finally:
+            self.assertEqual(cold.stop(), 0)
+        self.assertGreater(reused[-1], 64)
+
+
+if __name__ == "__main__":
+    unittest.main()
