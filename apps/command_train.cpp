@@ -211,6 +211,12 @@ void add_running_options(CLI::App& train, TrainOptions& options) {
   train.add_option("--dtype", options.dtype, "of weights and activations; gates are float32")
       ->check(CLI::IsMember({"bfloat16", "float32"}))
       ->capture_default_str();
+  CLI::Option* cache = train.add_option(
+      "--teacher-cache", options.teacher_cache,
+      "stage 2: folder that keeps the frozen model's hidden states for further passes and runs");
+  train.add_option("--teacher-cache-bytes", options.teacher_cache_bytes, "most that it may hold")
+      ->needs(cache)
+      ->capture_default_str();
   train.add_flag("--recompute", options.distill.recompute,
                  "keep one layer's activations at a time: less memory, a third more time");
   train.add_option("--device", "where to run")->check(CLI::IsMember({"cpu"}))->default_str("cpu");

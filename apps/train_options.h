@@ -35,6 +35,9 @@ struct TrainOptions {
   TrainerConfig trainer;
   DistillTraining distill;
   int64_t stage = 2;  // 1: labels from forward passes; 2: end to end; 3: with the cut of serving
+  std::string teacher_cache;  // stage 2: folder of the teacher's hidden states; empty: none
+  std::string teacher_cache_bytes = "4GiB";
+  int64_t teacher_cache_limit = 0;  // of the text above
   BudgetTraining budget;
   std::string train_budgets = "32:512";  // LEAST:MOST or one
   SurvivalTraining survival;

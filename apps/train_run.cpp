@@ -19,6 +19,7 @@
 #include "coppice/engine/load_text.h"
 #include "coppice/ops/parallel.h"
 #include "coppice/train/plot.h"
+#include "coppice/train/teacher_cache.h"
 #include "coppice/train/training_state.h"
 
 namespace coppice {
@@ -119,7 +120,13 @@ class TrainingRun final {
   }
 
   std::unique_ptr<Objective> make_objective() {
-    if (options_.stage == 2) return std::make_unique<DistillObjective>(*model_, options_.distill);
+    if (options_.stage == 2) {
+      if (!options_.teacher_cache.empty())
+        teacher_cache_.emplace(options_.teacher_cache, options_.teacher_cache_limit,
+                               checkpoint_.sha256() + " " + options_.dtype);
+      return std::make_unique<DistillObjective>(*model_, options_.distill,
+                                                teacher_cache_ ? &*teacher_cache_ : nullptr);
+    }
     if (options_.stage == 3) {
       options_.budget.seed = options_.seed;
       return std::make_unique<BudgetObjective>(*model_, options_.budget);
@@ -181,6 +188,7 @@ class TrainingRun final {
   Packer packer_;
   GateWeights first_;
   std::shared_ptr<Model> model_;
+  std::optional<TeacherCache> teacher_cache_;
   std::unique_ptr<Objective> objective_;
   std::optional<TrainEvaluation> evaluation_;
 };
@@ -191,6 +199,7 @@ void run_training(TrainOptions options) {
   from_flags([&options] {
     read_capacity(options);
     read_budgets(options);
+    read_teacher_cache(options);
     options.trainer.validate();
     options.distill.validate();
     options.budget.validate();

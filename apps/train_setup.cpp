@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "apps/options.h"
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 #include "coppice/core/sha256.h"
@@ -119,6 +120,17 @@ void read_budgets(TrainOptions& options) {
   if (options.stage == 3 && options.distill.recompute) fail_argument("--recompute is for stage 2");
 }
 
+void read_teacher_cache(TrainOptions& options) {
+  if (options.teacher_cache.empty()) return;
+  if (options.stage != 2)
+    fail_argument(
+        "--teacher-cache is for stage 2: stage {} needs what every layer reads, not the last "
+        "hidden "
+        "states alone",
+        options.stage);
+  options.teacher_cache_limit = read_bytes("--teacher-cache-bytes", options.teacher_cache_bytes);
+}
+
 Json TrainData::identity() const {
   Json json = Json::array();
   for (const Json& file : manifest)
@@ -175,6 +187,7 @@ Json run_identity(const TrainOptions& options, const TrainData& data, const Chec
   else
     gate["from"] = sha256_of(MappedFile::open(options.init_from).bytes());
   Json json = objective_identity(options);
+  if (!options.teacher_cache.empty()) json["teacher"] = "by document";  // other roundings
   json.update({{"model", checkpoint.sha256()},
                {"data", data.identity()},
                {"gate", gate},

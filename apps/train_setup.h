@@ -29,6 +29,9 @@ void read_capacity(TrainOptions& options);
 // Reads --budgets, LEAST:MOST, and what else stage 3 shares with stage 2.
 void read_budgets(TrainOptions& options);
 
+// Reads --teacher-cache-bytes. Throws kInvalidArgument for a stage that has no use for the cache.
+void read_teacher_cache(TrainOptions& options);
+
 // The gate of --init-from, or a new one. Throws when it does not fit the model.
 GateWeights first_gate(const TrainOptions& options, const Checkpoint& checkpoint);
 

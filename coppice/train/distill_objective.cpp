@@ -12,6 +12,7 @@
 #include "coppice/nn/decoder_layer.h"
 #include "coppice/ops/distillation.h"
 #include "coppice/train/teacher.h"
+#include "coppice/train/teacher_cache.h"
 
 namespace coppice {
 namespace {
@@ -78,8 +79,9 @@ void DistillTraining::validate() const {
         std::min(kl_weight, ntp_weight));
 }
 
-DistillObjective::DistillObjective(Model& model, const DistillTraining& options)
-    : options_(options), head_(output_head(model)) {
+DistillObjective::DistillObjective(Model& model, const DistillTraining& options,
+                                   TeacherCache* cache)
+    : options_(options), cache_(cache), head_(output_head(model)) {
   options_.validate();
   gate_parameters(model);  // refuses a model without gates
   for (nn::DecoderLayer* layer : decoder_layers(model)) layer->set_recompute(options_.recompute);
@@ -93,8 +95,11 @@ void DistillObjective::accumulate(Model& model, const MicroBatch& micro, const S
   at::Tensor teacher;
   if (options_.kl_weight > 0) {
     const torch::NoGradGuard no_gradient;
-    TeacherBackend full;
-    teacher = model.forward(batch, full);
+    const auto forward = [&model](const Batch& documents) {
+      TeacherBackend full;
+      return model.forward(documents, full);
+    };
+    teacher = cache_ == nullptr ? forward(batch) : cache_->hidden(batch, forward);
   }
   StudentBackend backend;
   const at::Tensor hidden = model.forward(batch, backend);

@@ -5,7 +5,7 @@
 // One pass of the model without gradients and with full attention is the teacher; one with
 // gradients over RetentionBackend is the student; the weights are the same. KL and NTP are means
 // over the step's predictions with loss, the capacity term over its tokens. Source:
-// arXiv:2605.09649, training objective.
+// arXiv:2605.09649, training objective. The teacher's pass can come from a cache on disk.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,8 @@
 #include "coppice/train/objective.h"
 
 namespace coppice {
+
+class TeacherCache;
 
 struct DistillTraining {
   double lambda = 1.0;
@@ -35,8 +37,9 @@ struct DistillTraining {
 // A model whose gates take gradients; nothing else may.
 class DistillObjective final : public Objective {
  public:
-  // Throws kInvalidArgument for a model without gates or with packed weights.
-  DistillObjective(Model& model, const DistillTraining& options);
+  // `cache` may be null, and must outlive the objective. Throws kInvalidArgument for a model
+  // without gates or with packed weights.
+  DistillObjective(Model& model, const DistillTraining& options, TeacherCache* cache = nullptr);
   ~DistillObjective() override;
 
   // Measures: loss, kl, ntp, capacity, capacity_target; mean_beta; kept_per_layer, the soft number
@@ -47,6 +50,7 @@ class DistillObjective final : public Objective {
 
  private:
   DistillTraining options_;
+  TeacherCache* cache_;
   at::Tensor head_;  // [V, C]
 };
 

@@ -18,10 +18,15 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TEXT = "the quick brown fox jumps over the lazy dog, then the hen and the other heron. "
 
 
+def oracle_folder():
+    """Where scripts/setup oracle puts its Python packages and programs."""
+    cache = os.environ.get("COPPICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "coppice")
+    return pathlib.Path(cache) / "oracle"
+
+
 def add_oracle_packages():
     """Lets packages of scripts/setup oracle be imported."""
-    cache = os.environ.get("COPPICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "coppice")
-    sys.path.append(os.path.join(cache, "oracle/lib/python{}.{}/site-packages".format(*sys.version_info)))
+    sys.path.append(str(oracle_folder() / "lib/python{}.{}/site-packages".format(*sys.version_info)))
 
 
 def chat(text, **more):
