@@ -39,16 +39,6 @@ struct ServeOptions {
   int64_t grace_seconds = 30;
 };
 
-int64_t read_bytes(const char* flag, const std::string& text) {
-  return from_flags([&] {
-    const KvBudget size = KvBudget::parse(text);
-    if (size.unit != KvBudget::Unit::kBytes) {
-      fail_argument("{}: expected bytes, such as 64MiB, got {}", flag, text);
-    }
-    return size.bytes;
-  });
-}
-
 // Blocks of a pool of --kv-pool.
 int64_t pool_blocks(const CacheConfig& cache, int64_t bytes, int64_t sequences) {
   const MemoryPlan one = plan_memory(cache, 1, 1, sequences);

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/usage.h"
 #include "coppice/core/error.h"
 
 namespace coppice {
@@ -87,6 +88,16 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
   app.add_option("--threads", options.threads, "threads [every processor available]")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--json", options.json, "print one JSON object on stdout");
+}
+
+int64_t read_bytes(const char* flag, const std::string& text) {
+  return from_flags([&] {
+    const KvBudget size = KvBudget::parse(text);
+    if (size.unit != KvBudget::Unit::kBytes) {
+      fail_argument("{}: expected bytes, such as 64MiB, got {}", flag, text);
+    }
+    return size.bytes;
+  });
 }
 
 void add_generation_options(CLI::App& app, GenerationOptions& options) {
