@@ -120,17 +120,33 @@ Json Answer::usage() const {
 }
 
 Json Answer::wait() {
-  while (!done()) {
-    Update update = next();
-    Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
-    if (update.output.finished()) ++finished_;
-    join(choice, update);
+  try {
+    while (!done()) {
+      Update update = next();
+      Choice& choice = choices_[static_cast<std::size_t>(update.choice)];
+      if (update.output.finished()) ++finished_;
+      join(choice, update);
+    }
+  } catch (const ApiError& error) {
+    log_fault(error);
+    throw;
   }
   open_ = false;
   for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].text.insert(0, starts_[i]);
   const Json usage_block = usage();
-  log_info("{} done: {}", head_.id, dump_json(usage_block));
+  log_end("answered", {{"usage", usage_block}});
   return answer_json(head_, choices_, options_.logprobs, tokenizer_, usage_block);
+}
+
+void Answer::log_end(const char* message, Json fields) const {
+  fields["request"] = head_.id;
+  fields["seconds"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+  log_info_fields(message, fields);
+}
+
+void Answer::log_fault(const ApiError& error) const {
+  log_end("ended early", {{"reason", error.what()}, {"status", error.status()}});
 }
 
 // What an update adds to its choice's stream; nothing while there is only what waits for more.
@@ -194,11 +210,11 @@ void Answer::stream(const std::function<bool(std::string_view)>& write) {
     }
     open_ = false;
     const Json usage_block = usage();
-    log_info("{} done: {}", head_.id, dump_json(usage_block));
+    log_end("answered", {{"usage", usage_block}});
     if (options_.include_usage) send(usage_chunk_json(head_, usage_block));
     write("data: [DONE]\n\n");
   } catch (const ApiError& error) {
-    log_info("{} ended: {}", head_.id, error.what());
+    log_fault(error);
     if (error.status() != kClientGone) write(event(error.to_json()));
   }
 }

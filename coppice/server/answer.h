@@ -1,6 +1,7 @@
 // One call's answer, from the queue to the last byte: whole or as a stream of events.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "coppice/core/json.h"
+#include "coppice/server/api_error.h"
 #include "coppice/server/engine_loop.h"
 #include "coppice/server/replies.h"
 
@@ -56,7 +58,11 @@ class Answer final {
   std::optional<Choice> take_fresh(Update& update);
   bool done() const;
   Json usage() const;
+  // A line of the log with the request's id.
+  void log_end(const char* message, Json fields) const;
+  void log_fault(const ApiError& error) const;
 
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const ReplyHead head_;
   const AnswerOptions options_;
   const Tokenizer& tokenizer_;

@@ -40,11 +40,11 @@ def complete(prompt, **more):
 class Server:
     """`coppice serve` on a free port, with its messages in a file."""
 
-    def __init__(self, model, *flags):
+    def __init__(self, model, *flags, port=0, program=(COPPICE,), environment=None):
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
-            [COPPICE, "serve", "--model", str(model), "--port", "0", "--json", *map(str, flags)],
-            stdout=subprocess.PIPE, stderr=self.log, text=True)
+            [*program, "serve", "--model", str(model), "--port", str(port), "--json", *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, **(environment or {})})
         line = self.process.stdout.readline()
         if not line:
             raise AssertionError(f"the server did not start: {self.messages()}")
@@ -115,11 +115,12 @@ class Server:
             time.sleep(0.002)
         return False
 
-    def resident_bytes(self):
+    def status_bytes(self, name):
+        """VmRSS: resident now; VmHWM: at most so far."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
+            if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no VmRSS")
+        raise AssertionError(f"no {name}")
 
 
 class MadeModelTest(unittest.TestCase):
