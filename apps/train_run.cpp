@@ -119,6 +119,10 @@ class TrainingRun final {
   }
 
   std::unique_ptr<Objective> make_objective() {
+    if (options_.gate_kind != "retention") {
+      set_repeat_request(options_.repeat, tokenizer_, template_ ? &*template_ : nullptr);
+      return std::make_unique<RepeatObjective>(*model_, options_.repeat);
+    }
     if (options_.stage == 2) return std::make_unique<DistillObjective>(*model_, options_.distill);
     if (options_.stage == 3) {
       options_.budget.seed = options_.seed;
@@ -164,7 +168,7 @@ class TrainingRun final {
       return;
     }
     std::string numbers;
-    for (const char* key : {"kl", "ntp", "capacity", "survival", "pair"})
+    for (const char* key : {"kl", "ntp", "capacity", "survival", "pair", "repeat", "r2"})
       if (last.contains(key)) numbers += fmt::format(", {} {:.4f}", key, last.value(key, 0.0));
     std::cout << fmt::format("{}: {} steps, {} tokens, {:.2f} hours{}\n", options_.out,
                              trainer.step(), trainer.tokens(), trainer.seconds() / 3600, numbers);
@@ -191,6 +195,7 @@ void run_training(TrainOptions options) {
   from_flags([&options] {
     read_capacity(options);
     read_budgets(options);
+    read_gate_kind(options);
     options.trainer.validate();
     options.distill.validate();
     options.budget.validate();
