@@ -82,7 +82,7 @@ void eval_ppl(const PplOptions& options) {
   eval.contexts = options.chunks;
   eval.chunk_tokens = options.model.chunk;
   eval.kv_dtype = kv_dtype(options.model);
-  eval.eviction = eviction_config(options.model, runtime.has_gate(),
+  eval.eviction = eviction_config(options.model, runtime.gate_kind(),
                                   budget_entries(options.model, runtime.cache(), options.context));
   const PerplexityResult result = from_flags([&] {
     return evaluate_perplexity(*runtime.model(), ids, eval,

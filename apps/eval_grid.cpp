@@ -97,8 +97,10 @@ EvalModel EvalGrid::model() const {
 std::vector<std::string> EvalGrid::policies() const {
   if (!options_.policies.empty()) return options_.policies;
   std::vector<std::string> names = {"streaming", "knorm", "random"};
-  if (runtime_.has_gate())
-    names.insert(names.begin(), gate_variant_ == "local" ? "trimkv" : "dbtrimkv");
+  const std::string& kind = runtime_.gate_kind();
+  if (!kind.empty())
+    names.insert(names.begin(),
+                 kind == "retention" && gate_variant_ == "local" ? "trimkv" : default_policy(kind));
   return names;
 }
 
@@ -132,7 +134,7 @@ void EvalGrid::run(EvalTask& task, const std::string& data_sha256) const {
   base.seed = options_.seed;
   const CacheConfig cache = runtime_.cache();
   const std::vector<EvictionConfig> settings = from_flags([&] {
-    return eval_settings(policies(), options_.budgets, base, cache, runtime_.has_gate());
+    return eval_settings(policies(), options_.budgets, base, cache, runtime_.gate_kind());
   });
   const Json shared = config(task, data_sha256);
   RecordFile file = RecordFile::open(options_.out, shared, options_.restart);

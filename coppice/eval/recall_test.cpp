@@ -113,7 +113,8 @@ TEST_F(RecallTest, K15_rows_tell_all_and_a_budget_that_holds_all_changes_no_answ
   RecallTask two = task({.lengths = {600, 1000}, .trials = 4, .questions = 2, .answer_tokens = 6});
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"dbtrimkv", "streaming"}, {24, 2000}, {}, sizes, true);
+  const auto settings =
+      eval_settings({"dbtrimkv", "streaming"}, {24, 2000}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(two, settings, sizes, Json::object(), file);
@@ -167,7 +168,7 @@ TEST_F(RecallTest, K15_each_way_to_ask_is_a_column_of_its_own) {
   ASSERT_EQ(all.items(), 3);
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"streaming"}, {32}, {}, sizes, true);
+  const auto settings = eval_settings({"streaming"}, {32}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(all, settings, sizes, Json::object(), file);

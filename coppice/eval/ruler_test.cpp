@@ -179,7 +179,7 @@ TEST_F(RulerTest, K15_a_grid_is_run_and_summed_up) {
   ASSERT_EQ(small.items(), 8);
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"streaming"}, {24, 1000}, {}, sizes, true);
+  const auto settings = eval_settings({"streaming"}, {24, 1000}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(small, settings, sizes, Json::object(), file);

@@ -54,9 +54,7 @@ RequestPlan plan_request(const Engine& engine, Request& request) {
   validate(request.sampling, args.vocab_size);
   check_prompt(request, args, config.begin_token_id.has_value());
   const EvictionPolicy policy(request.eviction.value_or(config.eviction), engine.cache().config());
-  if (policy.needs().gate && !has_gate(engine.model())) {
-    fail_argument("policy {} needs a retention gate, and this model has none", policy.name());
-  }
+  policy.check_gate_kind(engine.model().gate_kind());
   request.eviction = policy.config();
   RequestPlan plan;
   plan.prompt_tokens = std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size()));

@@ -10,7 +10,7 @@
 #include "coppice/models/model.h"
 #include "coppice/nn/attention.h"
 #include "coppice/nn/decoder_layer.h"
-#include "coppice/ops/retention_attention.h"
+#include "coppice/train/label_pass.h"
 #include "coppice/train/teacher.h"
 
 namespace coppice {
@@ -18,53 +18,6 @@ namespace {
 
 constexpr int64_t kMiddleCut = 1;       // of ops::kNeedCuts
 constexpr double kShortestFade = 1e-9;  // of -log beta, in the logarithm
-
-at::Tensor output_weight(const Model& model, int64_t layer) {
-  const std::string name = fmt::format("model.layers.{}.self_attn.o_proj.weight", layer);
-  const auto parameters = model.named_parameters();
-  const at::Tensor* weight = parameters.find(name);
-  if (weight == nullptr) fail_argument("training needs dense weights: there is no {}", name);
-  return weight->detach();
-}
-
-// Full attention that keeps, of every layer, what the gate reads and how long entries are needed.
-class LabelBackend final : public AttentionBackend {
- public:
-  LabelBackend(Model& model, ops::NeedUtility utility) : model_(model), utility_(utility) {
-    for (nn::DecoderLayer* layer : decoder_layers(model))
-      layer->set_observer([this](int64_t, const at::Tensor& residual, const at::Tensor& normed) {
-        norm_ = residual.to(at::kFloat).norm(2, {1});
-        inputs.push_back(normed.clone());
-      });
-  }
-  ~LabelBackend() override {
-    for (nn::DecoderLayer* layer : decoder_layers(model_)) layer->set_observer({});
-  }
-
-  at::Tensor forward(const AttentionInput& input, const Batch& batch) override {
-    ops::NeedInput need;
-    need.q = input.q;
-    need.k = input.k;
-    need.v = input.v;
-    need.output_weight = output_weight(model_, input.layer);
-    need.residual_norm = norm_;
-    need.cu_seqlens = batch.cu_seqlens;
-    need.scale = input.scale;
-    need.utility = utility_;
-    labels.push_back(ops::need_labels(need));
-    const at::Tensor zeros = torch::zeros({input.k.size(0), input.k.size(1)}, at::kFloat);
-    return ops::retention_attention(input.q, input.k, input.v, zeros.to(input.k.device()),
-                                    batch.cu_seqlens, input.scale);
-  }
-
-  std::vector<at::Tensor> inputs;       // [N, C] of each layer
-  std::vector<ops::NeedLabels> labels;  // of each layer
-
- private:
-  Model& model_;
-  ops::NeedUtility utility_;
-  at::Tensor norm_;  // [N]
-};
 
 // Of each token of a batch: tokens that follow it in its document, and its age at each cut (0 or
 // less where it comes after the cut).
@@ -118,7 +71,7 @@ SurvivalObjective::SurvivalObjective(Model& model, const SurvivalTraining& optio
     : options_(options), sigma_(torch::ones({1}, torch::kFloat)) {
   options_.validate();
   gate_parameters(model);  // refuses a model without gates
-  output_weight(model, 0);
+  LabelPass::check(model);
 }
 
 SurvivalObjective::~SurvivalObjective() = default;
@@ -130,12 +83,16 @@ const SurvivalObjective::Features& SurvivalObjective::features_of(Model& model,
   std::unique_ptr<Features>& slot = features_[micro.index];
   if (slot) return *slot;
   const torch::NoGradGuard no_gradient;
-  LabelBackend backend(model, options_.utility);
-  model.forward(micro.batch, backend);
   auto features = std::make_unique<Features>();
-  features->inputs = std::move(backend.inputs);
+  std::vector<ops::NeedLabels> labels;
+  LabelPass pass(model, [&](ops::NeedInput& need, const at::Tensor& normed) {
+    features->inputs.push_back(normed);
+    need.utility = options_.utility;
+    labels.push_back(ops::need_labels(need));
+  });
+  model.forward(micro.batch, pass);
   std::vector<at::Tensor> needed, cuts;
-  for (const ops::NeedLabels& label : backend.labels) {
+  for (const ops::NeedLabels& label : labels) {
     // The largest utility at this age or later.
     const at::Tensor later = std::get<0>(label.ages.flip({2}).cummax(2)).flip({2});
     at::Tensor share = torch::zeros_like(later);
@@ -240,13 +197,17 @@ std::vector<double> calibrate_thresholds(Model& model, const std::vector<Row>& r
   int64_t documents = 0, cache_rows = 0;
   for (const Row& row : rows) {
     const MicroBatch micro = make_micro_batch(row);
-    LabelBackend backend(model, utility);
-    model.forward(micro.batch, backend);
+    std::vector<ops::NeedLabels> labels;
+    LabelPass pass(model, [&](ops::NeedInput& need, const at::Tensor&) {
+      need.utility = utility;
+      labels.push_back(ops::need_labels(need));
+    });
+    model.forward(micro.batch, pass);
     const at::Tensor before =
         places_of(micro.batch).cut_age.select(1, kMiddleCut).gt(0).nonzero().squeeze(1);
     documents += micro.batch.num_sequences();
     cache_rows = 0;
-    for (const ops::NeedLabels& label : backend.labels) {
+    for (const ops::NeedLabels& label : labels) {
       utilities.push_back(label.cuts.select(2, kMiddleCut).index_select(0, before).flatten());
       cache_rows += label.cuts.size(1);
     }
