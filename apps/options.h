@@ -37,8 +37,8 @@ struct ModelOptions {
 // `default_budget` is what --kv-budget is when it is not given.
 void add_model_options(CLI::App& app, ModelOptions& options, const std::string& default_budget);
 
-// The number of bytes that `text` says, such as 64MiB. Throws UsageError naming `flag` where it says
-// something else.
+// The number of bytes that `text` says, such as 64MiB. Throws UsageError naming `flag` where it
+// says something else.
 int64_t read_bytes(const char* flag, const std::string& text);
 
 // What a generation needs besides.
