@@ -387,8 +387,8 @@ TEST_F(Gate, L22_our_files_with_a_wrong_part_are_refused) {
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["width"] = "8"; }), "shape");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["variant"] = "x"; }), "variant");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata.erase("variant"); }), "variant");
-  EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["format_version"] = "2"; }),
-                  "version 2");
+  EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["format_version"] = "3"; }),
+                  "version 3");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["training"] = "{"; }), "JSON");
 }
 

@@ -45,7 +45,8 @@ TEST(KvzapGate, packed_tokens_are_the_same_bits_whatever_is_beside_them) {
     const at::Tensor wanted = gate->forward(x);
     gate->pack();
     const at::Tensor all = gate->forward(x);
-    EXPECT_LE((all - wanted).abs().max().item<double>(), 0.05) << width;
+    EXPECT_LE((all - wanted).abs().max().item<double>(), 0.03 * wanted.abs().max().item<double>())
+        << width;  // packed to 8 bits
     for (const int64_t tokens : {1, 8, 9})
       EXPECT_TRUE(torch::equal(gate->forward(x.slice(0, 0, tokens)), all.slice(0, 0, tokens)));
   }
