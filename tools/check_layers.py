@@ -22,6 +22,7 @@ ALLOWED = {
     "engine": ["models", "attention", "eviction", "processor"],
     "train": ["models", "attention", "processor"],
     "eval": ["engine"],
+    "study": ["eval"],
     "server": ["engine"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"coppice/([a-z_]+)/', re.MULTILINE)
