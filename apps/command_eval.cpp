@@ -125,6 +125,7 @@ void add_eval_command(CLI::App& program) {
   ppl->callback([options] { eval_ppl(*options); });
   add_eval_held_out(*eval);
   add_eval_recall(*eval);
+  add_eval_ruler(*eval);
   add_eval_kept(*eval);
   add_eval_cost(*eval);
 }

@@ -11,6 +11,7 @@
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
 #include "coppice/engine/load_text.h"
+#include "coppice/models/vision_tower.h"
 
 namespace coppice {
 namespace {
@@ -63,6 +64,7 @@ void plan(const PlanOptions& options) {
 
   const int64_t weights =
       weight_bytes(checkpoint, weight_mode(options.model), gate ? &*gate : nullptr);
+  const int64_t vision = vision_bytes(checkpoint, weight_mode(options.model));
   const int64_t kv = blocks * cache.block_bytes();
   const int64_t scratch = scratch_bytes(args, std::min(options.model.chunk, tokens));
   const int64_t full = tokens * cache.num_rows() * cache.entry_bytes();
@@ -76,9 +78,9 @@ void plan(const PlanOptions& options) {
        {{"weights", weights},
         {"kv", kv},
         {"scratch", scratch},
-        {"vision", 0},
+        {"vision", vision},
         {"program", program},
-        {"total", weights + kv + scratch + program}}},
+        {"total", weights + kv + scratch + vision + program}}},
       {"kv_full_bytes", full}};
   if (options.model.json) {
     std::cout << dump_json(result) << "\n";
@@ -96,9 +98,9 @@ void plan(const PlanOptions& options) {
                     human_count(tokens), human_bytes(static_cast<double>(full)))
               : fmt::format("full cache of {} tokens", human_count(tokens)));
   row("scratch", scratch, "activations of one pass");
-  row("vision", 0, "no vision tower");
+  row("vision", vision, vision > 0 ? "vision tower" : "no vision tower");
   row("program", program, "code and libraries");
-  row("total", weights + kv + scratch + program, "");
+  row("total", weights + kv + scratch + vision + program, "");
 }
 
 }  // namespace

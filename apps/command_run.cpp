@@ -23,6 +23,7 @@ struct RunOptions {
   std::string prompt;
   std::string prompt_file;
   std::string turns_file;
+  std::vector<std::string> images;
   bool raw = false;
 };
 
@@ -39,7 +40,11 @@ void print_text(std::string_view text) { std::cout << text << std::flush; }
 RequestOutput run_raw(const Runtime& runtime, const RunOptions& options, const std::string& text,
                       const std::function<void(std::string_view)>& on_text) {
   Request request;
-  request.prompt = runtime.tokenizer().encode(text, {.parse_special = true, .add_special = true});
+  std::vector<ImageEncoder::Encoded> pictures;
+  for (const std::string& image : options.images) pictures.push_back(runtime.encode_image(image));
+  runtime.set_prompt(request,
+                     runtime.tokenizer().encode(text, {.parse_special = true, .add_special = true}),
+                     pictures);
   request.sampling = options.generation.sampling;
   request.sampling.seed = options.generation.seed;
   request.sampling.max_tokens = options.generation.max_tokens;
@@ -91,7 +96,10 @@ void run(const RunOptions& options) {
     if (turns.empty()) fail_argument("--turns-file {} holds no turn", options.turns_file);
     if (!text.empty()) turns.front() = text + "\n\n" + turns.front();
   }
-  Conversation chat(runtime, options.generation, text_tokens(runtime, turns, options.generation));
+  int64_t tokens = text_tokens(runtime, turns, options.generation);
+  for (const std::string& image : options.images)
+    tokens += runtime.encode_image(image).embeddings.size(0);
+  Conversation chat(runtime, options.generation, tokens);
   for (std::size_t i = 0; i < turns.size(); ++i) {
     if (!json && turns.size() > 1) {
       std::cout << "> "
@@ -100,7 +108,8 @@ void run(const RunOptions& options) {
                         : turns[i])
                 << "\n";
     }
-    print_answer(chat.ask(turns[i], on_text), runtime.load_seconds(), runtime.cache(), json);
+    print_answer(chat.ask(turns[i], on_text, i == 0 ? options.images : std::vector<std::string>()),
+                 runtime.load_seconds(), runtime.cache(), json);
   }
 }
 
@@ -115,6 +124,10 @@ void add_run_command(CLI::App& program) {
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt; - is stdin");
   CLI::Option* turns =
       command->add_option("--turns-file", options->turns_file, "one user turn a line");
+  command
+      ->add_option("--image", options->images,
+                   "picture file (PNG, JPEG, WebP, GIF, TIFF) of the first turn; may be repeated")
+      ->allow_extra_args(false);
   command->add_flag("--raw", options->raw, "no chat template: the text is continued")
       ->excludes(turns);
   command->callback([options] { run(*options); });

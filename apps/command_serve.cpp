@@ -12,11 +12,13 @@
 #include "apps/commands.h"
 #include "apps/report.h"
 #include "apps/runtime.h"
+#include "apps/session_settings.h"
 #include "apps/usage.h"
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
 #include "coppice/core/log.h"
 #include "coppice/server/http_server.h"
+#include "coppice/server/session_service.h"
 
 namespace coppice {
 namespace {
@@ -29,6 +31,8 @@ struct ServeOptions {
   std::string kv_pool = "256MiB";
   std::string kv_reuse;  // empty: a quarter of the pool
   std::string max_body = "4MiB";
+  std::string session_dir;  // empty: no sessions are saved
+  std::string session_bytes = "1GiB";
   std::optional<int64_t> kv_ceiling;
   int64_t max_requests = 64;
   int64_t max_running = 16;
@@ -68,6 +72,18 @@ std::unique_ptr<Engine> make_engine(const Runtime& runtime, const ServeOptions& 
   return std::make_unique<Engine>(runtime.model(), config, text_streams(runtime.tokenizer()));
 }
 
+std::unique_ptr<SessionStore> make_session_store(const Runtime& runtime,
+                                                 const ServeOptions& options,
+                                                 const Engine& engine) {
+  if (options.session_dir.empty()) return nullptr;
+  SessionStoreConfig config;
+  config.folder = options.session_dir;
+  config.max_bytes = read_bytes("--session-bytes", options.session_bytes);
+  config.settings = session_settings(runtime, engine.config());
+  config.like = engine.cache().image_like();
+  return from_flags([&] { return std::make_unique<SessionStore>(config); });
+}
+
 ServiceConfig service_config(const Runtime& runtime, const ServeOptions& options,
                              const Engine& engine) {
   ServiceConfig config;
@@ -89,6 +105,8 @@ ServiceConfig service_config(const Runtime& runtime, const ServeOptions& options
   config.kv.ceiling = options.kv_ceiling;
   config.kv.cache = engine.cache().config();
   config.kv.chunk_tokens = engine.config().chunk_tokens;
+  config.images = runtime.images();
+  config.has_gate = runtime.has_gate();
   config.max_model_tokens = runtime.model()->args().max_position_embeddings;
   return config;
 }
@@ -162,7 +180,10 @@ void serve(ServeOptions options) {
   }
   EngineLoop loop(*engine, limits);
   const ChatTemplate* chat_template = runtime.find_chat_template();
-  const ServiceConfig config = service_config(runtime, options, *engine);
+  ServiceConfig config = service_config(runtime, options, *engine);
+  const std::unique_ptr<SessionStore> store = make_session_store(runtime, options, *engine);
+  std::optional<SessionService> sessions;
+  if (store) config.sessions = &sessions.emplace(loop, *store, engine->config().chunk_tokens);
   Service service(config, runtime.tokenizer(), chat_template, loop);
   HttpServer http(options.http, service);
   const int port = from_flags([&] { return http.bind(); });
@@ -206,6 +227,11 @@ void add_serve_command(CLI::App& program) {
       ->add_option("--kv-ceiling", options->kv_ceiling,
                    "most entries per KV head that one request may get [what the pool holds]")
       ->check(CLI::PositiveNumber);
+  command->add_option("--session-dir", options->session_dir,
+                      "folder for saved sessions (/v1/sessions) [none: they are off]");
+  command
+      ->add_option("--session-bytes", options->session_bytes, "bytes that saved sessions may hold")
+      ->capture_default_str();
   command->add_option("--max-requests", options->max_requests, "requests waiting and running")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -35,10 +35,30 @@ std::vector<int32_t> Conversation::next_tokens(const RenderedPrompt& prompt) {
   return runtime_.tokenizer().encode(rest, {.parse_special = true}, plain);
 }
 
+std::vector<ImageEncoder::Encoded> Conversation::encode(
+    const std::vector<std::string>& images) const {
+  std::vector<ImageEncoder::Encoded> encoded;
+  if (images.empty()) return encoded;
+  if (!runtime_.chat_template().reads_content_parts())
+    fail_argument("the chat template of {} has no place for pictures", runtime_.path());
+  for (const std::string& image : images) encoded.push_back(runtime_.encode_image(image));
+  return encoded;
+}
+
 RequestOutput Conversation::ask(const std::string& user,
-                                const std::function<void(std::string_view)>& on_text) {
+                                const std::function<void(std::string_view)>& on_text,
+                                const std::vector<std::string>& images) {
   OrderedJson messages = messages_;
+  const std::vector<ImageEncoder::Encoded> fresh = encode(images);
+  std::vector<ImageEncoder::Encoded> pictures = images_;
+  pictures.insert(pictures.end(), fresh.begin(), fresh.end());
   messages.push_back({{"role", "user"}, {"content", user}});
+  if (!images.empty()) {
+    OrderedJson parts = OrderedJson::array();
+    for (std::size_t i = 0; i < images.size(); ++i) parts.push_back({{"type", "image"}});
+    parts.push_back({{"type", "text"}, {"text", user}});
+    messages.back()["content"] = std::move(parts);
+  }
   ChatRequest chat;
   chat.messages = messages;
   chat.add_generation_prompt = true;
@@ -46,7 +66,10 @@ RequestOutput Conversation::ask(const std::string& user,
   const RenderedPrompt prompt = runtime_.chat_template().render(chat);
 
   Request request;
-  request.prompt = next_tokens(prompt);
+  const std::vector<int32_t> ids = next_tokens(prompt);
+  runtime_.set_prompt(
+      request, ids, session_ ? fresh : pictures,
+      session_ ? static_cast<int64_t>(engine_->session_tokens(*session_).size()) : 0);
   request.sampling = options_.sampling;
   request.sampling.seed = options_.seed;
   request.sampling.max_tokens = options_.max_tokens;
@@ -68,6 +91,7 @@ RequestOutput Conversation::ask(const std::string& user,
   }
   messages.push_back({{"role", "assistant"}, {"content", output.text}});
   messages_ = std::move(messages);
+  images_ = std::move(pictures);
   return output;
 }
 

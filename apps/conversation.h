@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/runtime.h"
 
@@ -21,17 +22,22 @@ class Conversation final {
 
   // One user turn. `on_text` sees the answer as it comes. Throws as Engine::submit; the chat is
   // then as before.
-  RequestOutput ask(const std::string& user, const std::function<void(std::string_view)>& on_text);
+  // `images`: picture files, which stand before the text. Throws kInvalidArgument for pictures that
+  // the model or its template has no place for.
+  RequestOutput ask(const std::string& user, const std::function<void(std::string_view)>& on_text,
+                    const std::vector<std::string>& images = {});
 
   const OrderedJson& messages() const { return messages_; }
 
  private:
   std::vector<int32_t> next_tokens(const RenderedPrompt& prompt);
+  std::vector<ImageEncoder::Encoded> encode(const std::vector<std::string>& images) const;
 
   const Runtime& runtime_;
   GenerationOptions options_;
   std::unique_ptr<Engine> engine_;
   OrderedJson messages_ = OrderedJson::array();
+  std::vector<ImageEncoder::Encoded> images_;  // of all turns
   std::optional<SessionId> session_;
   std::string read_text_;  // rendered prompt and answers, as far as the session has them
 };

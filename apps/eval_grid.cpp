@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -12,30 +11,13 @@
 #include "apps/report.h"
 #include "apps/usage.h"
 #include "coppice/core/error.h"
-#include "coppice/core/mapped_file.h"
-#include "coppice/core/sha256.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/loader/safetensors_file.h"
 
 namespace coppice {
 namespace {
 
-constexpr int kFormat = 1;  // of rows; a change in what they mean is a new number
-
-// A gate's file, or the files of its folder, by content.
-std::string sha256_of_gate(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> files = {path};
-  if (fs::is_directory(path)) {
-    files.clear();
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_regular_file()) files.push_back(entry.path().string());
-    std::ranges::sort(files);
-  }
-  Sha256 hash;
-  for (const std::string& file : files) hash.update(MappedFile::open(file).bytes());
-  return hash.finish();
-}
+constexpr int kFormat = 2;  // of rows; a change in what they mean is a new number
 
 // A line that is rewritten on a terminal, and a line every tenth of the way elsewhere.
 std::function<void(const EvalProgress&)> progress_printer() {
@@ -56,6 +38,19 @@ std::function<void(const EvalProgress&)> progress_printer() {
   };
 }
 
+// Of what the template makes of a small chat; null where there is none.
+Json template_sha256(const ChatTemplate* chat) {
+  if (chat == nullptr) return Json();
+  ChatRequest request;
+  request.messages = OrderedJson::array();
+  for (const char* role : {"user", "assistant", "user"})
+    request.messages.push_back({{"role", role}, {"content", "text"}});
+  const std::string text = chat->render(request).text;
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(text)));
+  return hash.finish();
+}
+
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
@@ -66,11 +61,13 @@ Json or_null(const std::optional<T>& value) {
 void add_grid_options(CLI::App& app, GridOptions& options) {
   add_model_options(app, options.model, "full");
   // What --policies and --budgets say instead, and what no evaluation of rivals may mix in.
-  for (const char* name : {"--kv-buffer", "--parity", "--policy", "--kv-budget", "--positions"})
+  for (const char* name :
+       {"--kv-buffer", "--parity", "--policy", "--policy-option", "--kv-budget", "--positions"})
     app.remove_option(app.get_option(name));
   app.add_option("--policies", options.policies,
-                 "eviction policies; the full cache is always run [streaming knorm random, and "
-                 "with a gate trimkv if it is local, else dbtrimkv]");
+                 "eviction policies, with settings of their own as in dbtrimkv:recent=32; the full "
+                 "cache is always run [streaming knorm random, and with a gate trimkv if it is "
+                 "local, else dbtrimkv]");
   app.add_option("--budgets", options.budgets, "mean entries per KV head")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -115,12 +112,13 @@ Json EvalGrid::config(const EvalTask& task, const std::string& data_sha256) cons
                  {"gate_sha256", gate_sha256_.empty() ? Json() : Json(gate_sha256_)},
                  {"gate_variant", gate_variant_.empty() ? Json() : Json(gate_variant_)},
                  {"data_sha256", data_sha256},
+                 {"template_sha256", template_sha256(runtime_.find_chat_template())},
                  {"chunk", model.chunk},
                  {"kv_dtype", model.kv_dtype},
                  {"weights", model.weights},
                  {"kv_sinks", or_null(model.sinks)},
                  {"kv_recent", or_null(model.recent)},
-                 {"kv_floor", model.floor},
+                 {"kv_floor", or_null(model.floor)},
                  {"lookahead", model.lookahead},
                  {"seed", options_.seed}};
   config.update(task.config());
@@ -145,7 +143,14 @@ void EvalGrid::run(EvalTask& task, const std::string& data_sha256) const {
     std::fprintf(stderr, "%s holds %s rows of this configuration\n", options_.out.c_str(),
                  human_count(before).c_str());
   const RowTable rows = run_evaluation(task, settings, cache, shared, file, progress_printer());
-  const Json summary = task.summarise(rows, settings);
+  Json summary = task.summarise(rows, settings);
+  for (Json& row : summary) {
+    for (const EvictionConfig& eviction : settings) {
+      const Json key = setting_key(eviction);
+      if (row.at("policy") == key.at("policy") && row.at("budget") == key.at("budget"))
+        row.update(setting_details(eviction, cache));
+    }
+  }
   const Json whole = {{"task", task.name()},
                       {"configuration", shared},
                       {"out", options_.out},

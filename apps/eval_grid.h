@@ -48,6 +48,7 @@ class EvalGrid final {
 // Each adds itself to `coppice eval`.
 void add_eval_held_out(CLI::App& eval);
 void add_eval_recall(CLI::App& eval);
+void add_eval_ruler(CLI::App& eval);
 void add_eval_kept(CLI::App& eval);
 void add_eval_cost(CLI::App& eval);
 

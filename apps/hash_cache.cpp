@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "apps/folders.h"
 #include "coppice/core/json.h"
 #include "coppice/core/mapped_file.h"
+#include "coppice/core/sha256.h"
 #include "coppice/loader/safetensors_file.h"
 
 namespace coppice {
@@ -71,6 +74,20 @@ const std::string& find_sha256(Checkpoint& checkpoint) {
     remember(key, checkpoint.sha256());
   }
   return checkpoint.sha256();
+}
+
+std::string sha256_of_gate(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files = {path};
+  if (fs::is_directory(path)) {
+    files.clear();
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+    std::ranges::sort(files);
+  }
+  Sha256 hash;
+  for (const std::string& file : files) hash.update(MappedFile::open(file).bytes());
+  return hash.finish();
 }
 
 }  // namespace coppice

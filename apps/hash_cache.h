@@ -16,4 +16,7 @@ namespace coppice {
 // then on.
 const std::string& find_sha256(Checkpoint& checkpoint);
 
+// A gate's file, or the files of its folder, by content; read each time, for gates are small.
+std::string sha256_of_gate(const std::string& path);
+
 }  // namespace coppice

@@ -53,9 +53,8 @@ void add_model_options(CLI::App& app, ModelOptions& options, const std::string& 
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-recent", options.recent, "newest tokens never evicted [the policy's own]")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--kv-floor", options.floor, "entries every head keeps")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  app.add_option("--kv-floor", options.floor, "entries every head keeps [the policy's own]")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--lookahead", options.lookahead, "steps ahead that a gated score looks")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -20,7 +20,7 @@ struct ModelOptions {
   KvBudget budget;
   std::optional<int64_t> sinks;
   std::optional<int64_t> recent;
-  int64_t floor = 0;
+  std::optional<int64_t> floor;
   int64_t lookahead = 2;
   OptionMap policy_options;       // the policy's own settings by name
   bool parity_reference = false;  // gated policies as the published code runs them

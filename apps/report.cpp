@@ -28,12 +28,16 @@ std::string usage_line(const RequestOutput& output, const CacheConfig& cache) {
   const TokenUsage& tokens = output.usage.tokens;
   const int64_t seen = tokens.prompt + tokens.generated;
   const double full = static_cast<double>(seen * cache.num_rows() * cache.entry_bytes());
+  const std::string images =
+      kv.kept_image_entries > 0
+          ? fmt::format(" ({} of pictures)", human_count(kv.kept_image_entries))
+          : std::string();
   std::string line = fmt::format(
-      "[{} tokens seen ({} reused) | {} of {} KV entries kept, {} evicted | KV at most {} of {} "
+      "[{} tokens seen ({} reused) | {} of {} KV entries kept{}, {} evicted | KV at most {} of {} "
       "bound; full "
       "cache {} | read {:.0f}, wrote {:.0f} tokens/s | {}]",
       human_count(seen), human_count(tokens.reused), human_count(kv.kept_entries),
-      human_count(kv.kept_entries + kv.evicted_entries), human_count(kv.evicted_entries),
+      human_count(kv.kept_entries + kv.evicted_entries), images, human_count(kv.evicted_entries),
       human_bytes(static_cast<double>(kv.bytes_peak)),
       human_bytes(static_cast<double>(kv.bytes_bound)), human_bytes(full),
       output.usage.timing.prefill_tokens_per_s, output.usage.timing.decode_tokens_per_s, kv.policy);

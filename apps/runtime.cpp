@@ -15,6 +15,7 @@
 #include "coppice/cache/memory_plan.h"
 #include "coppice/core/error.h"
 #include "coppice/core/log.h"
+#include "coppice/core/mapped_file.h"
 #include "coppice/engine/load_text.h"
 #include "coppice/ops/parallel.h"
 
@@ -187,7 +188,8 @@ Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Load
       model_(load_weights(options, checkpoint)),
       tokenizer_(loading.tokenizer.get()),
       end_token_ids_(coppice::end_token_ids(checkpoint, tokenizer_)),
-      template_(find_template(checkpoint, tokenizer_)) {
+      template_(find_template(checkpoint, tokenizer_)),
+      images_(ImageEncoder::load(checkpoint, weight_mode(options))) {
   if (options_.positions == "compact") {
     log_warning(
         "positions: compact: whenever the model's trained range of {} tokens is full, cached keys "
@@ -200,6 +202,22 @@ Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Load
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - loading.begin;
   load_seconds_ = spent.count();
+}
+
+ImageEncoder::Encoded Runtime::encode_image(const std::string& file) const {
+  if (!images_) fail_argument("{} reads text alone, and a picture was given", path_);
+  const MappedFile picture = MappedFile::open(file);
+  try {
+    return images_->encode(picture.bytes());
+  } catch (const Error& error) {
+    throw Error(error.code(), file + ": " + error.what());
+  }
+}
+
+void Runtime::set_prompt(Request& request, std::span<const int32_t> ids,
+                         std::span<const ImageEncoder::Encoded> pictures, int64_t first) const {
+  if (images_) return coppice::set_prompt(request, ids, images_->image_token_id(), pictures, first);
+  request.prompt.assign(ids.begin(), ids.end());
 }
 
 const ChatTemplate& Runtime::chat_template() const {

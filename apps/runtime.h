@@ -7,6 +7,7 @@
 
 #include "apps/options.h"
 #include "coppice/engine/engine.h"
+#include "coppice/engine/image_encoder.h"
 #include "coppice/loader/checkpoint.h"
 #include "coppice/loader/gate_checkpoint.h"
 #include "coppice/models/load.h"
@@ -55,6 +56,14 @@ class Runtime final {
   // Null then.
   const ChatTemplate* find_chat_template() const { return template_ ? &*template_ : nullptr; }
   const std::shared_ptr<Model>& model() const { return model_; }
+  // Null for a model that reads text alone.
+  ImageEncoder* images() const { return images_.get(); }
+  // A picture file. Throws kInvalidArgument for a model that reads text alone, and as
+  // ImageEncoder::encode with the file's name.
+  ImageEncoder::Encoded encode_image(const std::string& file) const;
+  // coppice::set_prompt for this model; `pictures` is empty where it reads text alone.
+  void set_prompt(Request& request, std::span<const int32_t> ids,
+                  std::span<const ImageEncoder::Encoded> pictures, int64_t first = 0) const;
   CacheConfig cache() const;
   bool has_gate() const { return has_gate_; }
   double load_seconds() const { return load_seconds_; }
@@ -81,6 +90,7 @@ class Runtime final {
   Tokenizer tokenizer_;
   std::vector<int64_t> end_token_ids_;
   std::optional<ChatTemplate> template_;
+  std::unique_ptr<ImageEncoder> images_;
   bool has_gate_ = false;
   double load_seconds_ = 0;
 };

@@ -54,13 +54,6 @@ std::string checkout_commit() {
   return {};
 }
 
-std::string file_sha256(const std::string& path) {
-  const MappedFile file = MappedFile::open(path);
-  Sha256 hash;
-  hash.update(file.bytes());
-  return hash.finish();
-}
-
 // Gates are handed on; where their maker's files lie is nobody's business.
 std::string without_home(std::string text) {
   const char* home = std::getenv("HOME");
@@ -180,7 +173,7 @@ Json run_identity(const TrainOptions& options, const TrainData& data, const Chec
   if (options.init_from.empty())
     gate["bias"] = options.bias;
   else
-    gate["from"] = file_sha256(options.init_from);
+    gate["from"] = sha256_of(MappedFile::open(options.init_from).bytes());
   Json json = objective_identity(options);
   json.update({{"model", checkpoint.sha256()},
                {"data", data.identity()},

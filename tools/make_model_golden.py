@@ -23,6 +23,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from golden_weights import fill
+
 PROMPT_TOKENS = 12
 GENERATED_TOKENS = 64
 SMALLEST_MARGIN = 2e-3  # between the two best logits of a greedy step
@@ -50,21 +52,6 @@ CASES = {
         rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
 }
 FAR_POSITIONS = {"llama-rope3": (10, 9000, 60000)}
-
-
-def fill(model, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in sorted(model.named_parameters()):
-        noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            value = 1 + 0.2 * noise
-        elif parameter.dim() == 1:
-            value = 0.2 * noise
-        elif "embed_tokens" in name or "lm_head" in name:
-            value = noise * 0.5
-        else:
-            value = noise * 1.5 / math.sqrt(parameter.shape[1])
-        parameter.data = value.to(torch.bfloat16).float()
 
 
 def greedy(model, prompt):

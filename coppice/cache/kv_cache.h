@@ -81,6 +81,7 @@ class KvCache final {
   int64_t tokens_in_pass(SequenceId sequence) const;  // reserved, not yet committed
   bool pass_complete(SequenceId sequence) const;      // every layer of the pass was appended
   int64_t entries(SequenceId sequence) const;  // over all rows, the pass in progress included
+  int64_t entries_of(SequenceId sequence, uint8_t modality) const;  // looks at every entry
   int64_t blocks_in_use() const { return pool_.in_use(); }
   int64_t free_blocks() const { return pool_.free(); }
   int64_t peak_blocks() const { return pool_.peak(); }
@@ -111,9 +112,10 @@ class KvCache final {
 
   // Whole pools, indexed by block id. Content of free blocks is undefined. Aux is written through
   // set_aux(), which stamps the blocks; keys and values may be written here.
-  at::Tensor& keys() { return pools_.keys; }              // [blocks, D, 16]
-  at::Tensor& values() { return pools_.values; }          // [blocks, 16, D]
-  at::Tensor& positions() { return pools_.positions; }    // [blocks, 16] int32
+  at::Tensor& keys() { return pools_.keys; }            // [blocks, D, 16]
+  at::Tensor& values() { return pools_.values; }        // [blocks, 16, D]
+  at::Tensor& positions() { return pools_.positions; }  // [blocks, 16] int32
+  const at::Tensor& positions() const { return pools_.positions; }
   at::Tensor& log_betas() { return pools_.log_betas; }    // [blocks, 16] float32
   at::Tensor& aux() { return pools_.aux; }                // [blocks, 16] float32
   at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8
@@ -139,6 +141,23 @@ class KvCache final {
   void read_keys(SequenceId sequence, int64_t layer, int64_t head, int64_t first, int64_t count,
                  std::vector<float>& keys) const;
 
+  // One sequence as plain tensors on the CPU, for storage outside the process.
+  struct SequenceImage {
+    int64_t tokens_seen = 0;
+    int64_t next_rotary = 0;
+    std::vector<int64_t> lengths;   // [L x Hkv]
+    std::vector<at::Tensor> pools;  // in the order of PoolTensors::all(), first dimension: blocks
+                                    // of all rows in order; slots behind a row's end are zero
+  };
+  // REQUIRES: no pass in progress. Throws kInvalidArgument where a scorer keeps notes of it.
+  SequenceImage image(SequenceId sequence) const;
+  // A sequence with the same entries at the same places of its rows. Throws kInvalidArgument where
+  // the image fits no cache of this configuration, kCapacity where blocks are lacking; then nothing
+  // has changed.
+  SequenceId add_sequence(const SequenceImage& image);
+  // Shapes (first dimension left out) and types of an image's pools.
+  std::vector<at::Tensor> image_like() const;
+
   // Everything but the numbers in K and V, for validate().
   CacheSnapshot snapshot() const;
 
@@ -158,6 +177,7 @@ class KvCache final {
   std::size_t row_index(int64_t layer, int64_t head) const;
   void check_new_entries(const Sequence& sequence, int64_t layer, const NewEntries& entries) const;
   void fill_holes(BlockTable& row, std::span<const int32_t> dropped);  // into moves_
+  void check_image(const SequenceImage& image) const;
   void trim(BlockTable& row);  // gives back the blocks behind the row's length
 
   CacheConfig config_;

@@ -35,4 +35,10 @@ std::string Sha256::finish() {
   return text;
 }
 
+std::string sha256_of(std::span<const std::byte> bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.finish();
+}
+
 }  // namespace coppice

@@ -24,4 +24,7 @@ class Sha256 final {
   std::unique_ptr<State> state_;
 };
 
+// Of bytes that are all there.
+std::string sha256_of(std::span<const std::byte> bytes);
+
 }  // namespace coppice

@@ -60,12 +60,12 @@ void check_prompt(const Request& request, int64_t vocab_size) {
   }
 }
 
-// What a session's turns must agree on: everything but the budget, and what is recent, whose
-// default follows the budget.
+// What a session's turns must agree on: everything but the budget, and what is recent and the
+// floor, whose defaults follow the budget.
 bool same_policy(const EvictionConfig& a, const EvictionConfig& b) {
-  return a.policy == b.policy && a.sinks == b.sinks && a.floor == b.floor &&
-         a.lookahead == b.lookahead && a.scope == b.scope &&
-         a.parity_reference == b.parity_reference && a.buffer == b.buffer && a.options == b.options;
+  return a.policy == b.policy && a.sinks == b.sinks && a.lookahead == b.lookahead &&
+         a.scope == b.scope && a.parity_reference == b.parity_reference && a.buffer == b.buffer &&
+         a.options == b.options;
 }
 
 }  // namespace
@@ -138,6 +138,12 @@ SequenceContext Engine::State::make_context(const Request& request) const {
   context.tokens.insert(context.tokens.end(), request.prompt.begin(), request.prompt.end());
   if (context.tokens.empty() && config.begin_token_id) {
     context.tokens.push_back(*config.begin_token_id);
+  }
+  add_images(context.images, request.images, read, context.num_tokens(), model->args().hidden_size);
+  const int64_t pictures_end = context.images.empty() ? 0 : context.images.back().end();
+  if (pictures_end > context.num_tokens() && request.sampling.max_tokens != 0) {
+    fail_argument("picture: {} of its tokens are missing at the end of the prompt",
+                  pictures_end - context.num_tokens());
   }
   if (context.num_tokens() == read) {
     fail_argument("the prompt is empty, expected at least one token{}",
@@ -286,6 +292,8 @@ RequestOutput Engine::run(const Request& request,
       if (output.error) throw Error(output.error->code, output.error->message);
       joined.text += output.text;
       joined.tokens.insert(joined.tokens.end(), output.tokens.begin(), output.tokens.end());
+      joined.prompt_scores.insert(joined.prompt_scores.end(), output.prompt_scores.begin(),
+                                  output.prompt_scores.end());
       joined.finish_reason = output.finish_reason;
       joined.session = output.session;
       joined.usage = output.usage;

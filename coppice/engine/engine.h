@@ -41,6 +41,7 @@
 #include "coppice/cache/kv_cache.h"
 #include "coppice/engine/request.h"
 #include "coppice/engine/scheduler.h"
+#include "coppice/engine/session_image.h"
 #include "coppice/engine/text_stream.h"
 #include "coppice/eviction/policy.h"
 
@@ -102,6 +103,10 @@ class Engine final {
   // Sessions. Throw kNotFound for an id that is not a kept session, or one that a request uses.
   void drop_session(SessionId session);
   SessionId fork_session(SessionId session);  // kCapacity: blocks are lacking, nothing has changed
+  // A copy that can be stored, and a session made of one: kInvalidArgument where it does not fit
+  // this model and cache, kCapacity where blocks are lacking; then nothing has changed.
+  SessionImage export_session(SessionId session) const;
+  SessionId import_session(const SessionImage& image);
   const std::vector<int32_t>& session_tokens(SessionId session) const;  // prompt and generated
   std::vector<SessionId> sessions() const;                              // kept and not in use
 

@@ -26,6 +26,7 @@ struct StepPart {
   int64_t tokens = 0;
   bool decoding = false;
   at::Tensor logits;  // [V] float32 on the CPU; undefined: no token is wanted
+  std::vector<SampledToken> prompt_scores;
   RequestOutput output;
 };
 
@@ -48,6 +49,7 @@ struct Engine::State {
   void make_positions(std::span<StepPart> parts);
   void run(std::span<StepPart> parts);
   void forward(std::span<StepPart> parts);
+  void score_prompts(std::span<StepPart> parts, const at::Tensor& hidden);
   void complete(StepPart& part);
   void fail_part(StepPart& part);
   void settle(StepPart& part, double seconds);

@@ -37,7 +37,7 @@ RequestError current_error() {
 PassPart pass_part(const KvCache& cache, const StepPart& part) {
   Sequence& sequence = *part.sequence;
   return {*sequence.context().cache_id, sequence.next_tokens(cache, part.tokens),
-          &sequence.policy()};
+          &sequence.policy(), sequence.context().images};
 }
 
 SchedulerSequence describe(const Sequence& sequence, const KvCache& cache) {
@@ -108,6 +108,7 @@ void Engine::State::forward(std::span<StepPart> parts) {
   for (const StepPart& part : parts) pass.push_back(pass_part(cache, part));
   const at::Tensor hidden = forward_pass(*model, backend, cache, pass);
   try {
+    score_prompts(parts, hidden);
     std::vector<int64_t> rows;  // of `hidden`, where scores are wanted
     int64_t end = 0;
     for (const StepPart& part : parts) {
@@ -132,15 +133,42 @@ void Engine::State::forward(std::span<StepPart> parts) {
   }
 }
 
+// Of the tokens that follow each token read; some rows of scores at a time, for a vocabulary is
+// large.
+void Engine::State::score_prompts(std::span<StepPart> parts, const at::Tensor& hidden) {
+  constexpr int64_t kRowsAtOnce = 32;
+  int64_t begin = 0;
+  for (StepPart& part : parts) {
+    const std::span<const int32_t> ids = part.sequence->scored_tokens(cache, part.tokens);
+    const auto count = static_cast<int64_t>(ids.size());
+    part.prompt_scores.clear();
+    for (int64_t first = 0; first < count; first += kRowsAtOnce) {
+      const int64_t rows = std::min(kRowsAtOnce, count - first);
+      const at::Tensor logits = model->logits(hidden.narrow(0, begin + first, rows))
+                                    .to(at::kCPU, at::kFloat)
+                                    .contiguous();
+      for (int64_t r = 0; r < rows; ++r) {
+        SampledToken token{.id = ids[static_cast<std::size_t>(first + r)], .top = {}};
+        fill_logprobs({logits[r].const_data_ptr<float>(), static_cast<std::size_t>(logits.size(1))},
+                      part.sequence->top_logprobs(), token);
+        part.prompt_scores.push_back(std::move(token));
+      }
+    }
+    begin += part.tokens;
+  }
+}
+
 // Commit, evict, draw: what belongs to one sequence alone.
 void Engine::State::complete(StepPart& part) {
   Sequence& sequence = *part.sequence;
   sequence.note_peak(cache);
+  sequence.take_prompt_scores(std::move(part.prompt_scores), cache, part.output);
   const bool read_all = sequence.pending_tokens(cache) == part.tokens;
   const PassPart pass = pass_part(cache, part);
   const Clock::time_point begin = Clock::now();
   const int64_t dropped = commit_pass(cache, pass);
   sequence.note_pass(part.tokens, dropped, seconds_since(begin));
+  sequence.release_images(cache);
   if (part.logits.defined()) {
     sequence.accept(
         {part.logits.const_data_ptr<float>(), static_cast<std::size_t>(part.logits.numel())},
@@ -206,7 +234,7 @@ void Engine::State::settle(StepPart& part, double seconds) {
   Sequence& sequence = *part.sequence;
   sequence.note_step(seconds, part.decoding);
   part.output.id = sequence.id();
-  part.output.usage = sequence.usage(cache);
+  part.output.usage = sequence.usage(cache, part.output.finished());
   if (!part.output.finished()) return;
   if (!part.output.error && sequence.keep_session()) {
     part.output.session = store_session(sequence);
@@ -238,6 +266,7 @@ std::vector<RequestOutput> Engine::step() {
                      .tokens = item.tokens,
                      .decoding = sequence->decoding(),
                      .logits = {},
+                     .prompt_scores = {},
                      .output = {}});
   }
   std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {

@@ -92,6 +92,7 @@ struct FaultyModel final : Model {
     }
     return hidden;
   }
+  torch::Tensor embed(const torch::Tensor& ids) override { return inner->embed(ids); }
   torch::Tensor logits(const torch::Tensor& hidden) override { return inner->logits(hidden); }
 
   std::shared_ptr<Model> inner;

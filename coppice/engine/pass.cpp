@@ -1,6 +1,7 @@
 #include "coppice/engine/pass.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -33,6 +34,32 @@ Batch make_batch(const KvCache& cache, std::span<const PassPart> parts) {
   batch.token_ids = ids.to(cache.config().device);
   batch.positions = positions.to(cache.config().device);
   return batch;
+}
+
+// Puts pictures where they stand: the batch then holds embeddings, and says which are pictures'.
+void put_images(Model& model, const KvCache& cache, std::span<const PassPart> parts, Batch& batch) {
+  int64_t row = 0;  // of the batch, where the part begins
+  for (const PassPart& part : parts) {
+    const auto count = static_cast<int64_t>(part.tokens.size());
+    const int64_t first = cache.tokens_seen(part.sequence);
+    for (const ImageSpan& span : part.images) {
+      const int64_t begin = std::max(first, span.begin);
+      const int64_t tokens = std::min(first + count, span.end()) - begin;
+      if (tokens <= 0) continue;
+      if (!batch.embeddings.defined()) {
+        batch.embeddings = model.embed(batch.token_ids).clone();
+        batch.modality =
+            at::zeros({batch.num_tokens()}, batch.token_ids.options().dtype(at::kByte));
+      }
+      COPPICE_CHECK(span.embeddings.defined(), "a picture is to be read again");
+      const int64_t at = row + begin - first;
+      batch.embeddings.narrow(0, at, tokens)
+          .copy_(span.embeddings.narrow(0, begin - span.begin, tokens));
+      batch.modality.narrow(0, at, tokens).fill_(static_cast<int64_t>(Modality::kImage));
+    }
+    row += count;
+  }
+  if (batch.embeddings.defined()) batch.token_ids = at::Tensor();
 }
 
 // Takes back what a pass reserved, unless it is told to stay.
@@ -98,7 +125,8 @@ at::Tensor forward_pass(Model& model, PagedBackend& backend, KvCache& cache,
                         std::span<const PassPart> parts) {
   Reservation reservation(cache);
   for (const PassPart& part : parts) reservation.add(part);
-  const Batch batch = make_batch(cache, parts);
+  Batch batch = make_batch(cache, parts);
+  put_images(model, cache, parts, batch);
   const Observation observation(model, backend, cache, parts);
   at::Tensor hidden = model.forward(batch, backend);
   COPPICE_CHECK(hidden.dim() == 2 && hidden.size(0) == batch.num_tokens(),

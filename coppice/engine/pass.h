@@ -15,6 +15,7 @@
 
 #include "coppice/attention/paged_backend.h"
 #include "coppice/cache/kv_cache.h"
+#include "coppice/engine/image_span.h"
 #include "coppice/eviction/policy.h"
 
 namespace coppice {
@@ -24,8 +25,9 @@ struct Model;
 // The next tokens of one sequence.
 struct PassPart {
   SequenceId sequence = 0;
-  std::span<const int32_t> tokens;   // [T], T >= 1; ids of the vocabulary
-  EvictionPolicy* policy = nullptr;  // never null
+  std::span<const int32_t> tokens;         // [T], T >= 1; ids of the vocabulary
+  EvictionPolicy* policy = nullptr;        // never null
+  std::span<const ImageSpan> images = {};  // of the sequence
 };
 
 // -> hidden states [N, C] of all parts, packed in order. No two parts may be of one sequence. When

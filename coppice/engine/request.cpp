@@ -27,6 +27,7 @@ Json to_json(const Usage& usage) {
            {{"policy", kv.policy},
             {"budget_entries", kv.budget_entries ? Json(*kv.budget_entries) : Json(nullptr)},
             {"kept_entries", kv.kept_entries},
+            {"kept_image_entries", kv.kept_image_entries},
             {"evicted_entries", kv.evicted_entries},
             {"peak_entries", kv.peak_entries},
             {"bytes_bound", kv.bytes_bound},

@@ -10,6 +10,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/core/json.h"
+#include "coppice/engine/image_span.h"
 #include "coppice/engine/sampler.h"
 #include "coppice/engine/sampling_params.h"
 #include "coppice/eviction/policy.h"
@@ -24,6 +25,9 @@ struct Request {
   // generated ones and a generated end token included (Engine::session_tokens tells them).
   std::vector<int32_t> prompt = {};
   SamplingParams sampling = {};
+  // What tokens of the sequence embed to in place of the vocabulary's rows, in order. Those of
+  // tokens that the session has read may be given again.
+  std::vector<ImageSpan> images = {};
 
   // Absent: the engine's default, or what the session was started with. A session keeps its policy;
   // only the budget and what is recent may change from turn to turn.
@@ -34,6 +38,9 @@ struct Request {
 
   std::optional<SessionId> session = {};  // continue this finished sequence
   bool keep_session = false;  // keep the sequence when done; its id is in the last output
+
+  // Score the prompt's tokens as well, with as many alternatives as sampling.logprobs says.
+  bool score_prompt = false;
 };
 
 enum class FinishReason : uint8_t {
@@ -57,6 +64,7 @@ struct KvUsage {
   std::string policy;
   std::optional<int64_t> budget_entries;  // budget x L x Hkv; absent: unbounded
   int64_t kept_entries = 0;               // held when the request ended
+  int64_t kept_image_entries = 0;         // of them, of pictures; counted when it ended
   int64_t evicted_entries = 0;            // dropped since the sequence began
   int64_t peak_entries = 0;               // most held at once, a chunk in flight included
   int64_t bytes_bound = 0;                // of the whole pool: never passed
@@ -92,6 +100,10 @@ struct RequestOutput {
   RequestId id = 0;
   std::string text;  // new text, whole characters, without stop strings and end tokens
   std::vector<SampledToken> tokens;  // new tokens, an end token included
+  // With Request::score_prompt, in order over all outputs, one for each token of the prompt
+  // that this request reads: what the cache as it was predicted of it. The first has logprob NaN,
+  // for nothing predicts it.
+  std::vector<SampledToken> prompt_scores;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<RequestError> error;  // with kError
   std::optional<SessionId> session;   // in the last output, when kept

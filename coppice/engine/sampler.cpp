@@ -76,7 +76,7 @@ SampledToken Sampler::sample(std::span<const float> logits) {
   } else {
     token.id = draw(scores, scores[static_cast<std::size_t>(found.best)]);
   }
-  if (params_.logprobs) fill_logprobs(logits, token);
+  if (params_.logprobs) fill_logprobs(logits, *params_.logprobs, token);
   if (counts_tokens()) ++generated_[token.id];
   return token;
 }
@@ -164,34 +164,6 @@ int32_t Sampler::draw_weighted(float best) {
     if (left < 0.0) break;
   }
   return candidates_[last].id;
-}
-
-// From the model's own scores: float64 log-softmax over those that are not faults.
-void Sampler::fill_logprobs(std::span<const float> logits, SampledToken& token) const {
-  const Scan found = scan(logits);
-  if (found.best < 0) return;
-  const double best = logits[static_cast<std::size_t>(found.best)];
-  double total = 0.0;
-  for (const float score : logits) {
-    if (!is_fault(score)) total += std::exp(static_cast<double>(score) - best);
-  }
-  const double log_total = std::log(total) + best;
-  const auto logprob = [&](int32_t id) {
-    const float score = logits[static_cast<std::size_t>(id)];
-    return is_fault(score) ? kBanned : static_cast<float>(score - log_total);
-  };
-  token.logprob = logprob(token.id);
-  std::vector<Candidate> top;
-  for (std::size_t i = 0; i < logits.size() && *params_.logprobs > 0; ++i) {
-    const Candidate c{logits[i], static_cast<int32_t>(i)};
-    if (is_fault(c.score)) continue;
-    if (static_cast<int64_t>(top.size()) == *params_.logprobs) {
-      if (!before(c, top.back())) continue;
-      top.pop_back();
-    }
-    top.insert(std::upper_bound(top.begin(), top.end(), c, before), c);
-  }
-  for (const Candidate& c : top) token.top.push_back({c.id, logprob(c.id)});
 }
 
 // Once for each power of two, so that a broken model is heard and does not flood the log.

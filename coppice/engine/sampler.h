@@ -20,19 +20,9 @@
 
 #include "coppice/core/rng.h"
 #include "coppice/engine/sampling_params.h"
+#include "coppice/engine/token_scores.h"
 
 namespace coppice {
-
-struct TokenLogprob {
-  int32_t id = 0;
-  float logprob = 0.0F;  // natural log
-};
-
-struct SampledToken {
-  int32_t id = 0;
-  float logprob = 0.0F;           // 0 unless SamplingParams::logprobs is set
-  std::vector<TokenLogprob> top;  // best first; empty unless asked for
-};
 
 class Sampler final {
  public:
@@ -63,7 +53,6 @@ class Sampler final {
   int32_t draw(std::span<const float> scores, float best);
   void keep_nucleus(float best);
   int32_t draw_weighted(float best);
-  void fill_logprobs(std::span<const float> logits, SampledToken& token) const;
   void warn_about_fault(int64_t faults);
 
   SamplingParams params_;

@@ -1,8 +1,11 @@
 #include "coppice/engine/sequence.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "coppice/core/error.h"
+#include "coppice/nn/batch.h"
 
 namespace coppice {
 
@@ -21,6 +24,8 @@ Sequence::Sequence(RequestId id, const Request& request, SequenceContext context
       context_(std::move(context)),
       session_(request.session),
       keep_session_(request.keep_session),
+      score_prompt_(request.score_prompt),
+      top_logprobs_(request.sampling.logprobs.value_or(0)),
       policy_(std::move(policy)),
       limits_(limits),
       sampler_(request.sampling, limits.vocab_size),
@@ -40,6 +45,25 @@ std::span<const int32_t> Sequence::next_tokens(const KvCache& cache, int64_t cou
   const std::span<const int32_t> all(context_.tokens);
   return all.last(static_cast<std::size_t>(pending_tokens(cache)))
       .first(static_cast<std::size_t>(count));
+}
+
+std::span<const int32_t> Sequence::scored_tokens(const KvCache& cache, int64_t count) const {
+  if (!score_prompt_ || decoding()) return {};
+  const std::span<const int32_t> following =
+      std::span(context_.tokens).last(static_cast<std::size_t>(pending_tokens(cache) - 1));
+  return following.first(std::min(following.size(), static_cast<std::size_t>(count)));
+}
+
+void Sequence::take_prompt_scores(std::vector<SampledToken> scores, const KvCache& cache,
+                                  RequestOutput& output) const {
+  if (!score_prompt_ || decoding()) return;
+  const int64_t read = context_.num_tokens() - pending_tokens(cache);
+  if (read == reused_tokens_) {  // the first pass
+    output.prompt_scores.push_back({.id = context_.tokens[static_cast<std::size_t>(read)],
+                                    .logprob = std::numeric_limits<float>::quiet_NaN(),
+                                    .top = {}});
+  }
+  std::move(scores.begin(), scores.end(), std::back_inserter(output.prompt_scores));
 }
 
 bool Sequence::is_end(int32_t id) const {
@@ -91,13 +115,22 @@ void Sequence::note_step(double seconds, bool was_decoding) {
   (was_decoding ? decode_seconds_ : prefill_seconds_) += seconds;
 }
 
-Usage Sequence::usage(const KvCache& cache) const {
+void Sequence::release_images(const KvCache& cache) {
+  const int64_t read = cache.tokens_seen(*context_.cache_id);
+  for (ImageSpan& span : context_.images)
+    if (span.end() <= read) span.embeddings = at::Tensor();
+}
+
+Usage Sequence::usage(const KvCache& cache, bool ended) const {
   const auto rate = [](double amount, double of) { return of > 0 ? amount / of : 0.0; };
   Usage usage;
   usage.tokens = {prompt_tokens_, generated_, reused_tokens_};
   usage.kv.policy = policy_.name();
   if (policy_.bounded()) usage.kv.budget_entries = policy_.budget_total();
   if (context_.cache_id) usage.kv.kept_entries = cache.entries(*context_.cache_id);
+  if (ended && context_.cache_id && !context_.images.empty())
+    usage.kv.kept_image_entries =
+        cache.entries_of(*context_.cache_id, static_cast<uint8_t>(Modality::kImage));
   usage.kv.evicted_entries = context_.evicted_entries;
   usage.kv.peak_entries = context_.peak_entries;
   usage.kv.bytes_bound = cache.bytes_bound();

@@ -22,6 +22,7 @@ namespace coppice {
 struct SequenceContext {
   std::optional<SequenceId> cache_id;  // absent: nothing was read yet
   std::vector<int32_t> tokens;         // all, in order; those past tokens_seen are not read yet
+  std::vector<ImageSpan> images;       // in order
   EvictionConfig eviction;
   int64_t evicted_entries = 0;
   int64_t peak_entries = 0;
@@ -56,6 +57,12 @@ class Sequence final {
   std::optional<SessionId> session() const { return session_; }
   bool keep_session() const { return keep_session_; }
   bool decoding() const { return generated_ > 0; }
+  // The prompt's tokens that a pass over the next `count` tokens scores. Valid until accept().
+  std::span<const int32_t> scored_tokens(const KvCache& cache, int64_t count) const;
+  // Hands out the scores of a pass, before its commit.
+  void take_prompt_scores(std::vector<SampledToken> scores, const KvCache& cache,
+                          RequestOutput& output) const;
+  int64_t top_logprobs() const { return top_logprobs_; }
   int64_t pending_tokens(const KvCache& cache) const;
   // The next `count` tokens to read. Valid until accept().
   std::span<const int32_t> next_tokens(const KvCache& cache, int64_t count) const;
@@ -72,7 +79,10 @@ class Sequence final {
   void note_peak(const KvCache& cache);
   void note_pass(int64_t tokens, int64_t dropped_entries, double evict_seconds);
   void note_step(double seconds, bool was_decoding);
-  Usage usage(const KvCache& cache) const;
+  // Lets go of the embeddings of pictures that have been read.
+  void release_images(const KvCache& cache);
+  // `ended`: also counts what takes a look at every entry.
+  Usage usage(const KvCache& cache, bool ended = false) const;
 
  private:
   bool is_end(int32_t id) const;
@@ -82,6 +92,8 @@ class Sequence final {
   SequenceContext context_;
   std::optional<SessionId> session_;
   bool keep_session_;
+  bool score_prompt_;
+  int64_t top_logprobs_;
   EvictionPolicy policy_;
   SequenceLimits limits_;
   Sampler sampler_;

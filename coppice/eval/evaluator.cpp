@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "coppice/core/error.h"
+#include "coppice/eval/policy_choice.h"
 
 namespace coppice {
 namespace {
@@ -16,23 +17,6 @@ double seconds_since(Clock::time_point begin) {
 
 bool bounded(const EvictionConfig& eviction) {
   return eviction.budget_entries != EvictionConfig::kUnbounded;
-}
-
-std::string_view scope_name(Scope scope) {
-  return scope == Scope::kHead ? "head" : scope == Scope::kLayer ? "layer" : "global";
-}
-
-// As EvictionPolicy resolves them.
-Json options_of(const EvictionConfig& eviction, const CacheConfig& cache) {
-  if (!bounded(eviction)) return Json::object();
-  const EvictionPolicy policy(eviction, cache);
-  const EvictionConfig& config = policy.config();
-  Json options = {{"scope", scope_name(*config.scope)},
-                  {"sinks", *config.sinks},
-                  {"recent", *config.recent},
-                  {"floor", config.floor}};
-  if (policy.needs().gate) options["lookahead"] = config.lookahead;
-  return options;
 }
 
 struct Work {
@@ -56,10 +40,12 @@ std::vector<Work> plan(const EvalTask& task, const std::vector<EvictionConfig>& 
     if (item != shortest) continue;
     std::vector<std::string> checked;
     for (const EvictionConfig& eviction : settings) {
-      if (!bounded(eviction) || std::ranges::count(checked, eviction.policy) > 0) continue;
-      checked.push_back(eviction.policy);
+      if (!bounded(eviction) || std::ranges::count(checked, policy_choice_name(eviction)) > 0)
+        continue;
+      checked.push_back(policy_choice_name(eviction));
       const bool there = std::ranges::any_of(settings, [&](const EvictionConfig& other) {
-        return other.policy == eviction.policy && other.budget_entries >= task.tokens(item);
+        return policy_choice_name(other) == checked.back() &&
+               other.budget_entries >= task.tokens(item);
       });
       if (there) continue;
       EvictionConfig roomy = eviction;
@@ -82,8 +68,9 @@ void check_equal(const EvalTask& task, const RowTable& table, const Work& work) 
       if (there == here) continue;
       fail(ErrorCode::kInternal,
            "{} {}: {} with a budget of {} for at most {} tokens gives {} {}, the full cache {}",
-           task.name(), dump_json(key), work.eviction.policy, work.eviction.budget_entries,
-           task.tokens(work.item), field, dump_json(here), dump_json(there));
+           task.name(), dump_json(key), policy_choice_name(work.eviction),
+           work.eviction.budget_entries, task.tokens(work.item), field, dump_json(here),
+           dump_json(there));
     }
   }
 }
@@ -97,8 +84,21 @@ bool complete(const EvalTask& task, const RowTable& table, const Work& work) {
 }  // namespace
 
 Json setting_key(const EvictionConfig& eviction) {
-  return {{"policy", eviction.policy},
+  return {{"policy", policy_choice_name(eviction)},
           {"budget", bounded(eviction) ? Json(eviction.budget_entries) : Json()}};
+}
+
+Json setting_details(const EvictionConfig& eviction, const CacheConfig& cache) {
+  if (!bounded(eviction)) return {{"options", Json::object()}, {"budget_bytes", Json()}};
+  const EvictionPolicy policy(eviction, cache);
+  const EvictionConfig& config = policy.config();
+  Json options = {{"scope", scope_name(*config.scope)},
+                  {"sinks", *config.sinks},
+                  {"recent", *config.recent},
+                  {"floor", *config.floor}};
+  if (policy.needs().gate) options["lookahead"] = config.lookahead;
+  for (const auto& [name, value] : config.options) options[name] = value;
+  return {{"options", options}, {"budget_bytes", policy.budget_total() * cache.entry_bytes()}};
 }
 
 std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& policies,
@@ -109,10 +109,13 @@ std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& polici
   full.policy = "full";
   std::vector<EvictionConfig> settings = {full};
   for (const std::string& name : policies) {
-    if (find_policy(name).name == "full") continue;
+    const EvictionConfig choice = parse_policy_choice(name, base);
+    if (find_policy(choice.policy).name == "full") {
+      if (name != "full") fail_argument("policy full has no settings, got \"{}\"", name);
+      continue;
+    }
     for (const int64_t budget : budgets) {
-      EvictionConfig setting = base;
-      setting.policy = name;
+      EvictionConfig setting = choice;
       setting.budget_entries = budget;
       const EvictionPolicy policy(setting, cache);
       if (policy.needs().gate && !has_gate)
@@ -175,7 +178,7 @@ RowTable run_evaluation(EvalTask& task, const std::vector<EvictionConfig>& setti
         Json row = config;
         row.update(keys[i]);
         row.update(setting_key(work.eviction));
-        row["options"] = options_of(work.eviction, cache);
+        row.update(setting_details(work.eviction, cache));
         row.update(found[i]);
         row["seconds"] = seconds;
         file.append(row);

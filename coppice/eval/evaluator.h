@@ -19,16 +19,21 @@
 
 namespace coppice {
 
-// The full cache, then every policy with every budget; nothing is named twice. `base` has what they
-// share: sinks, recent, floor, lookahead and seed. Throws kInvalidArgument and kNotFound as
-// EvictionPolicy, and for a policy that needs a gate where there is none.
+// The full cache, then every policy with every budget; nothing is named twice. A policy is named as
+// in policy_choice.h, so one may stand there with several settings. `base` has what they share:
+// sinks, recent, floor, lookahead and seed. Throws kInvalidArgument and kNotFound as
+// parse_policy_choice and EvictionPolicy, and for a policy that needs a gate where there is none.
 std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& policies,
                                           const std::vector<int64_t>& budgets,
                                           const EvictionConfig& base, const CacheConfig& cache,
                                           bool has_gate);
 
-// {"policy": .., "budget": entries per head, or null where there is none}
+// {"policy": with its own settings, as policy_choice_name, "budget": entries per head, or null
+// where there is none}
 Json setting_key(const EvictionConfig& eviction);
+// {"options": what is in force, the policy's own included, "budget_bytes": of as many entries in
+// all rows, or null}
+Json setting_details(const EvictionConfig& eviction, const CacheConfig& cache);
 
 // The rows of a file, found by what names them.
 class RowTable final {
@@ -54,7 +59,7 @@ struct EvalProgress {
 };
 
 // Fills `file` with what it lacks and returns all its rows. A row has the key, the setting, its
-// options, what was found, seconds, and the file's configuration, so that it stands for itself.
+// details, what was found, seconds, and the file's configuration, so that it stands for itself.
 // settings: from eval_settings. config: what the file was opened with.
 RowTable run_evaluation(EvalTask& task, const std::vector<EvictionConfig>& settings,
                         const CacheConfig& cache, const Json& config, RecordFile& file,

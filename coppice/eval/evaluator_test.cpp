@@ -63,10 +63,11 @@ TEST(Evaluator, settings_start_with_the_full_cache_and_repeat_nothing) {
   const std::vector<EvictionConfig> all = settings({8, 4, 8});
   std::vector<std::string> names;
   for (const EvictionConfig& one : all) names.push_back(dump_json(setting_key(one)));
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       R"({"budget":null,"policy":"full"})", R"({"budget":8,"policy":"streaming"})",
-                       R"({"budget":4,"policy":"streaming"})", R"({"budget":8,"policy":"knorm"})",
-                       R"({"budget":4,"policy":"knorm"})"}));
+  EXPECT_EQ(names, (std::vector<std::string>{R"({"budget":null,"policy":"full"})",
+                                             R"({"budget":8,"policy":"streaming:sinks=1"})",
+                                             R"({"budget":4,"policy":"streaming:sinks=1"})",
+                                             R"({"budget":8,"policy":"knorm:sinks=1"})",
+                                             R"({"budget":4,"policy":"knorm:sinks=1"})"}));
   EXPECT_THROW(eval_settings({"lru"}, {8}, {}, kSizes, true), Error);
   EXPECT_THROW(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, false), Error);
   EXPECT_EQ(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, true).size(), 2u);
@@ -94,15 +95,33 @@ TEST(Evaluator, rows_stand_for_themselves) {
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->at("nll"), 16.0);
   EXPECT_EQ(row->at("model"), "m");
-  EXPECT_EQ(row->at("policy"), "streaming");
+  EXPECT_EQ(row->at("policy"), "streaming:sinks=1");
   EXPECT_EQ(row->at("budget"), 4);
   EXPECT_EQ(row->at("options"),
             (Json{{"scope", "head"}, {"sinks", 1}, {"recent", 0}, {"floor", 0}}));
+  EXPECT_EQ(row->at("budget_bytes"), 4 * kSizes.num_rows() * kSizes.entry_bytes());
   EXPECT_TRUE(row->contains("seconds"));
   EvictionConfig roomy = settings()[1];
   roomy.budget_entries = 10;
   EXPECT_NE(rows.find({{"item", 0}, {"part", "b"}}, roomy), nullptr);
   EXPECT_EQ(rows.find({{"item", 1}, {"part", "b"}}, roomy), nullptr);
+}
+
+TEST(Evaluator, E03_one_policy_may_stand_there_with_several_settings) {
+  const auto all = eval_settings({"streaming", "streaming:sinks=0", "streaming:sinks=0"}, {4, 8},
+                                 {}, kSizes, false);
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(setting_key(all[3])["policy"], "streaming:sinks=0");
+  EXPECT_EQ(setting_details(all[1], kSizes)["options"]["sinks"], 4);
+  EXPECT_EQ(setting_details(all[3], kSizes)["options"]["sinks"], 0);
+  EXPECT_EQ(setting_details(all[1], kSizes)["budget_bytes"],
+            setting_details(all[3], kSizes)["budget_bytes"]);
+  const ScratchFile scratch;
+  RecordFile file = RecordFile::open(scratch.path(), Json::object());
+  FakeTask task;
+  run_evaluation(task, all, kSizes, Json::object(), file);
+  // Of the shortest item both settings have a row with a budget that holds all of it.
+  EXPECT_EQ(file.rows().size(), 2u * (3 * 5 + 2));
 }
 
 // Killed after any number of runs, torn in the last line: going on ends in the very same file.
@@ -161,7 +180,7 @@ TEST(Evaluator, K15_a_budget_that_holds_all_must_equal_the_full_cache) {
     } else {
       run_evaluation(task, settings({4}), kSizes, config, file);
       Json lie = file.rows().front();
-      lie["policy"] = "knorm";
+      lie["policy"] = "knorm:sinks=1";
       lie["budget"] = 25;  // holds items 0 and 1
       lie["nll"] = 0.25;
       for (const char* part : {"a", "b"}) {

@@ -104,7 +104,7 @@ Haystack::Haystack(const std::vector<std::string>& passages) {
     text_ += inner;
     text_ += "\n\n";
   }
-  if (text_.empty()) fail_argument("recall: the files hold no text");
+  if (text_.empty()) fail_argument("evaluation: the files hold no text");
   sentences_ = split_sentences(text_);
   tokens_.assign(sentences_.size(), -1);
 }

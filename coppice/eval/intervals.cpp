@@ -22,8 +22,13 @@ double quantile(const std::vector<double>& sorted, double share) {
 }  // namespace
 
 Interval wilson_interval(int64_t successes, int64_t trials) {
+  return wilson_interval_of_mean(static_cast<double>(successes) / static_cast<double>(trials),
+                                 trials);
+}
+
+Interval wilson_interval_of_mean(double mean, int64_t trials) {
   const auto n = static_cast<double>(trials);
-  const double p = static_cast<double>(successes) / n;
+  const double p = std::clamp(mean, 0.0, 1.0);  // a sum may round past its end
   const double z2 = kNormal * kNormal;
   const double middle = p + z2 / (2 * n);
   const double reach = kNormal * std::sqrt(p * (1 - p) / n + z2 / (4 * n * n));

@@ -19,6 +19,9 @@ struct Interval {
 // (1927): (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). REQUIRES: 0 <= successes <=
 // trials, trials >= 1.
 Interval wilson_interval(int64_t successes, int64_t trials);
+// The same of any share: for a mean of figures between 0 and 1 it is at least as wide as that of
+// right and wrong. REQUIRES: 0 <= mean <= 1, trials >= 1.
+Interval wilson_interval_of_mean(double mean, int64_t trials);
 
 struct BootstrapOptions {
   int64_t rounds = 2000;

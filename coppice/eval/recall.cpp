@@ -4,16 +4,12 @@
 #include <utility>
 
 #include "coppice/core/error.h"
-#include "coppice/engine/engine.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/eval/recall_summary.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
 namespace {
-
-// Small models take a text and a bare question for a talk to go on with.
-constexpr const char* kBeforeQuestion = "\n\nQuestion: ";
 
 constexpr int64_t kDepths = 10;
 constexpr int64_t kQuestionTokens = 256;  // room for the question and the template's words
@@ -32,14 +28,16 @@ double shifted(double depth, int64_t step, int64_t steps) {
   return moved < 1.0 ? moved : moved - 1.0;
 }
 
-// The part of `plain` inside [begin, end), counted from `begin`.
-std::vector<TextRange> clip(const std::vector<TextRange>& plain, int64_t begin, int64_t end) {
-  std::vector<TextRange> inside;
-  for (const TextRange& range : plain) {
-    const int64_t from = std::max(range.begin, begin), to = std::min(range.end, end);
-    if (from < to) inside.push_back({from - begin, to - begin});
+// Room for what follows a text, whichever way it is asked.
+int64_t asked_tokens(const RecallOptions& options) {
+  int64_t most = 0;
+  for (const Asking asking : options.asking) {
+    const int64_t one = kQuestionTokens + options.answer_tokens;
+    most = std::max(most, asking == Asking::kInTurn ? options.questions * one
+                          : asking == Asking::kSeen ? one + kQuestionTokens
+                                                    : one);
   }
-  return inside;
+  return most;
 }
 
 RecallOptions checked(RecallOptions options, int64_t range) {
@@ -48,9 +46,9 @@ RecallOptions checked(RecallOptions options, int64_t range) {
       options.answer_tokens < 1)
     fail_argument(
         "recall: expected at least 1 trial, 1 to {} questions a text and 1 token of answer, got "
-        "{}, "
-        "{} and {}",
+        "{}, {} and {}",
         kinds, options.trials, options.questions, options.answer_tokens);
+  if (options.asking.empty()) fail_argument("recall: no way to ask is given");
   if (options.lengths.empty()) fail_argument("recall: no length is given");
   std::ranges::sort(options.lengths);
   const auto repeated = std::ranges::unique(options.lengths);
@@ -58,7 +56,7 @@ RecallOptions checked(RecallOptions options, int64_t range) {
   if (options.lengths.front() < kLeastLength)
     fail_argument("recall: a text must have at least {} tokens, got {}", kLeastLength,
                   options.lengths.front());
-  const int64_t most = options.lengths.back() + kQuestionTokens + options.answer_tokens;
+  const int64_t most = options.lengths.back() + asked_tokens(options);
   if (most > range)
     fail(ErrorCode::kCapacity,
          "recall: a text of {} tokens with {} for question and answer passes the model's {} "
@@ -69,7 +67,7 @@ RecallOptions checked(RecallOptions options, int64_t range) {
 
 }  // namespace
 
-RecallTask::RecallTask(RecallModel model, const std::vector<std::string>& passages,
+RecallTask::RecallTask(TextModel model, const std::vector<std::string>& passages,
                        const RecallOptions& options)
     : model_(std::move(model)),
       options_(checked(options, model_.base.model->args().max_position_embeddings)),
@@ -83,59 +81,29 @@ Json RecallTask::config() const {
 
 int64_t RecallTask::items() const {
   const int64_t texts = (options_.trials + options_.questions - 1) / options_.questions;
-  return texts * static_cast<int64_t>(options_.lengths.size());
+  return texts * static_cast<int64_t>(options_.lengths.size() * options_.asking.size());
 }
 
-// All lengths in turn, so that a run that is ended early has something of each.
+// All lengths and ways in turn, so that a run that is ended early has something of each.
 RecallTask::Item RecallTask::at(int64_t item) const {
   const auto lengths = static_cast<int64_t>(options_.lengths.size());
-  return {.length = options_.lengths[static_cast<std::size_t>(item % lengths)],
-          .number = item / lengths};
+  const auto ways = static_cast<int64_t>(options_.asking.size());
+  return {.length = options_.lengths[static_cast<std::size_t>(item / ways % lengths)],
+          .number = item / ways / lengths,
+          .asking = options_.asking[static_cast<std::size_t>(item % ways)]};
 }
 
 std::vector<Json> RecallTask::keys(int64_t item) const {
   const Item which = at(item);
   std::vector<Json> keys;
   for (int64_t q = 0; q < options_.questions; ++q)
-    keys.push_back(
-        Json{{"length", which.length}, {"trial", which.number * options_.questions + q}});
+    keys.push_back(Json{{"length", which.length},
+                        {"asked", asking_name(which.asking)},
+                        {"trial", which.number * options_.questions + q}});
   return keys;
 }
 
-int64_t RecallTask::tokens(int64_t item) const {
-  return at(item).length + kQuestionTokens + options_.answer_tokens;
-}
-
-// Renders and tokenises the passage, and behind it each question.
-void RecallTask::encode(RecallText& text) const {
-  std::string before;
-  for (RecallText::Question& question : text.questions) {
-    ChatRequest chat;
-    chat.messages = OrderedJson::array();
-    chat.messages.push_back(
-        {{"role", "user"}, {"content", text.passage + kBeforeQuestion + question.needle.question}});
-    chat.add_generation_prompt = true;
-    chat.enable_thinking = false;
-    const RenderedPrompt prompt = model_.chat->render(chat);
-    const std::size_t place = prompt.text.find(text.passage);
-    if (place == std::string::npos)
-      fail_argument("recall: the model's chat template does not write a message as it is");
-    const std::size_t split = place + text.passage.size();
-    const auto part = [&](std::size_t begin, std::size_t end) {
-      const std::vector<TextRange> plain =
-          clip(prompt.plain, static_cast<int64_t>(begin), static_cast<int64_t>(end));
-      return model_.tokenizer->encode(std::string_view(prompt.text).substr(begin, end - begin), {},
-                                      plain);
-    };
-    if (text.tokens.empty()) {
-      before = prompt.text.substr(0, split);
-      text.tokens = part(0, split);
-    } else if (!prompt.text.starts_with(before)) {
-      fail_argument("recall: the model's chat template writes a text otherwise for each question");
-    }
-    question.tokens = part(split, prompt.text.size());
-  }
-}
+int64_t RecallTask::tokens(int64_t item) const { return at(item).length + asked_tokens(options_); }
 
 // A text of `count` sentences from `first` on.
 RecallText RecallTask::compose(int64_t first, int64_t count, const std::vector<Needle>& needles,
@@ -159,10 +127,14 @@ RecallText RecallTask::compose(int64_t first, int64_t count, const std::vector<N
   }
   RecallText text;
   std::vector<double> depths;
-  text.passage = plant(units, sizes, planted, depths);
-  for (std::size_t q = 0; q < needles.size(); ++q)
+  text.reading.passage = plant(units, sizes, planted, depths);
+  for (std::size_t q = 0; q < needles.size(); ++q) {
     text.questions.push_back({.needle = needles[q], .depth = depths[q], .tokens = {}});
-  encode(text);
+    text.reading.questions.push_back({.text = needles[q].question});
+  }
+  const std::vector<AskedPrompt> prompts = asked_prompts(model_, text.reading, Asking::kUnseen);
+  for (std::size_t q = 0; q < needles.size(); ++q) text.questions[q].tokens = prompts[q].after;
+  text.tokens = prompts.front().before;
   return text;
 }
 
@@ -200,49 +172,33 @@ RecallText RecallTask::make_text(int64_t length, int64_t number) {
 }
 
 std::vector<Json> RecallTask::run(int64_t item, const EvictionConfig& eviction) {
-  if (item != last_item_) last_text_ = make_text(at(item).length, at(item).number);
-  last_item_ = item;
+  const Item which = at(item);
+  if (which.length != last_.length || which.number != last_.number)
+    last_text_ = make_text(which.length, which.number);
+  last_ = which;
   const RecallText& text = last_text_;
-
-  const EvalModel& base = model_.base;
-  EngineConfig config;
-  config.eviction = eviction;
-  config.chunk_tokens = base.chunk_tokens;
-  config.kv_dtype = base.kv_dtype;
-  config.end_token_ids = model_.end_token_ids;
-  const CacheConfig sizes = cache_config(base.model->args(), base.kv_dtype, config.device);
-  const int64_t blocks = worst_case_blocks(sizes, eviction, base.chunk_tokens, tokens(item));
-  config.max_blocks = options_.questions > 1 ? 2 * blocks : blocks;  // a fork beside the text
-  Engine engine(base.model, config, text_streams(*model_.tokenizer));
-
-  Request read;
-  read.prompt = text.tokens;
-  read.sampling.max_tokens = 0;
-  read.keep_session = true;
-  const SessionId session = *engine.run(read).session;
-  const std::size_t last = text.questions.size() - 1;
+  const std::vector<Answer> answers = ask_questions(model_, text.reading,
+                                                    {.asking = which.asking,
+                                                     .eviction = eviction,
+                                                     .answer_tokens = options_.answer_tokens,
+                                                     .total_tokens = tokens(item)});
   std::vector<Json> rows;
-  for (std::size_t q = 0; q <= last; ++q) {
+  for (std::size_t q = 0; q < answers.size(); ++q) {
+    const Answer& answer = answers[q];
     const RecallText::Question& question = text.questions[q];
-    Request ask;
-    ask.prompt = question.tokens;
-    ask.session = q == last ? session : engine.fork_session(session);
-    ask.sampling.temperature = 0.0;
-    ask.sampling.max_tokens = options_.answer_tokens;
-    const RequestOutput output = engine.run(ask);
-    const Usage& usage = output.usage;
     rows.push_back(Json{{"kind", question.needle.kind},
                         {"depth", question.depth},
                         {"tokens", static_cast<int64_t>(text.tokens.size())},
+                        {"prompt_tokens", answer.prompt_tokens},
                         {"question", question.needle.question},
                         {"expected", question.needle.answers.front()},
-                        {"answer", output.text},
-                        {"correct", contains_answer(output.text, question.needle.answers)},
-                        {"kept_entries", usage.kv.kept_entries},
-                        {"evicted_entries", usage.kv.evicted_entries},
-                        {"peak_entries", usage.kv.peak_entries},
-                        {"bytes_peak", usage.kv.bytes_peak},
-                        {"bytes_bound", blocks * sizes.block_bytes()}});
+                        {"answer", answer.text},
+                        {"correct", contains_answer(answer.text, question.needle.answers)},
+                        {"kept_entries", answer.kv.kept_entries},
+                        {"evicted_entries", answer.kv.evicted_entries},
+                        {"peak_entries", answer.kv.peak_entries},
+                        {"bytes_peak", answer.kv.bytes_peak},
+                        {"bytes_bound", answer.kv.bytes_bound}});
   }
   return rows;
 }

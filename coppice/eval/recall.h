@@ -3,9 +3,9 @@
 //
 // A text of at most `length` tokens is one user message of the model's chat template: a passage of
 // real text with facts between its sentences (needles.h). It is read and evicted as serving does,
-// chunk by chunk, without the question. Then the question follows, in the same message, and the
-// answer is generated greedily; it is right when it holds the exact answer. With several questions
-// a text, each is asked of a fork of the cache as the text left it, so none sees another.
+// chunk by chunk. Then the question follows, in the same message, and the answer is generated
+// greedily; it is right when it holds the exact answer. Questions are asked unseen, seen or in turn
+// (asking.h); a question that is seen stands in front of the text besides, and adds its tokens.
 //
 // Trial t, of text t / questions, has kind t mod K of the K kinds, and one of 10 depths, 0.05 to
 // 0.95: any 10 K trials in turn pair every kind with every depth once. A text depends on its
@@ -18,10 +18,9 @@
 
 #include <vector>
 
-#include "coppice/eval/eval_task.h"
+#include "coppice/eval/asking.h"
 #include "coppice/eval/haystack.h"
 #include "coppice/eval/needles.h"
-#include "coppice/processor/chat_template.h"
 
 namespace coppice {
 
@@ -30,15 +29,8 @@ struct RecallOptions {
   int64_t trials = 40;    // of each length
   int64_t questions = 1;  // of each text
   int64_t answer_tokens = 24;
+  std::vector<Asking> asking = {Asking::kUnseen};
   uint64_t seed = 0;
-};
-
-// The text side of the model. Both must outlive the task.
-struct RecallModel {
-  EvalModel base;
-  const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat = nullptr;
-  std::vector<int64_t> end_token_ids;
 };
 
 // One text with its questions, ready to be read.
@@ -46,9 +38,9 @@ struct RecallText {
   struct Question {
     Needle needle;
     double depth = 0.0;           // share of the passage in front of it
-    std::vector<int32_t> tokens;  // what follows the text: the question, and the answer's opening
+    std::vector<int32_t> tokens;  // what follows the text when it is unseen: the question
   };
-  std::string passage;
+  Reading reading;
   std::vector<int32_t> tokens;  // the template's opening and the passage
   std::vector<Question> questions;
 };
@@ -58,7 +50,7 @@ class RecallTask final : public EvalTask {
   // passages: the real text. Throws kInvalidArgument for options out of range, text that is too
   // short, or a chat template that does not write a message as it is; kCapacity for a length beyond
   // the model's positions.
-  RecallTask(RecallModel model, const std::vector<std::string>& passages,
+  RecallTask(TextModel model, const std::vector<std::string>& passages,
              const RecallOptions& options);
 
   std::string_view name() const override { return "recall"; }
@@ -78,16 +70,17 @@ class RecallTask final : public EvalTask {
   struct Item {
     int64_t length;
     int64_t number;
+    Asking asking;
   };
   Item at(int64_t item) const;
   RecallText compose(int64_t first, int64_t count, const std::vector<Needle>& needles,
                      int64_t number);
   void encode(RecallText& text) const;
 
-  RecallModel model_;
+  TextModel model_;
   RecallOptions options_;
   Haystack haystack_;
-  int64_t last_item_ = -1;  // what last_text_ is of
+  Item last_ = {.length = -1, .number = 0, .asking = Asking::kUnseen};  // what last_text_ is of
   RecallText last_text_;
 };
 

@@ -66,11 +66,12 @@ Json counts(const std::map<std::string, std::pair<int64_t, int64_t>>& map) {
   return result;
 }
 
-Json summary_of(const Group& group, const EvictionConfig& eviction, const Json& length,
-                uint64_t seed) {
+Json summary_of(const Group& group, const EvictionConfig& eviction, const std::string& asked,
+                const Json& length, uint64_t seed) {
   const auto trials = static_cast<double>(group.trials);
   const Interval wilson = wilson_interval(group.correct, group.trials);
   Json summary = setting_key(eviction);
+  summary["asked"] = asked;
   summary["length"] = length;
   summary["trials"] = group.trials;
   summary["texts"] = group.texts.size();
@@ -94,33 +95,43 @@ std::string interval_text(const Json& interval) {
 Json recall_summary(const RowTable& rows, const std::vector<EvictionConfig>& settings,
                     const std::vector<Json>& keys, const RecallSummaryOptions& options) {
   std::set<int64_t> lengths;
-  for (const Json& key : keys) lengths.insert(key.at("length").get<int64_t>());
+  std::vector<std::string> ways;
+  for (const Json& key : keys) {
+    lengths.insert(key.at("length").get<int64_t>());
+    const auto asked = key.at("asked").get<std::string>();
+    if (std::ranges::count(ways, asked) == 0) ways.push_back(asked);
+  }
   std::vector<Json> groups(lengths.begin(), lengths.end());
   if (groups.size() > 1) groups.emplace_back();
   Json all = Json::array();
-  for (const Json& length : groups) {
-    for (const EvictionConfig& eviction : settings) {
-      Group group;
-      for (const Json& key : keys) {
-        if (!length.is_null() && key.at("length") != length) continue;
-        const Json* ours = rows.find(key, eviction);
-        const Json* full = rows.find(key, {.policy = "full"});
-        if (ours != nullptr && full != nullptr)
-          group.add(key.at("trial").get<int64_t>() / options.questions, *ours, *full);
+  for (const std::string& asked : ways) {
+    for (const Json& length : groups) {
+      for (const EvictionConfig& eviction : settings) {
+        Group group;
+        for (const Json& key : keys) {
+          if (key.at("asked") != asked || (!length.is_null() && key.at("length") != length))
+            continue;
+          const Json* ours = rows.find(key, eviction);
+          const Json* full = rows.find(key, {.policy = "full"});
+          if (ours != nullptr && full != nullptr)
+            group.add(key.at("trial").get<int64_t>() / options.questions, *ours, *full);
+        }
+        if (group.trials > 0)
+          all.push_back(summary_of(group, eviction, asked, length, options.seed));
       }
-      if (group.trials > 0) all.push_back(summary_of(group, eviction, length, options.seed));
     }
   }
   return all;
 }
 
 std::string recall_table(const Json& summary) {
-  std::string text =
-      fmt::format("{:>6}  {:<12} {:>7}  {:>9}  {:>8}  {:<14}  {:>6}  {}\n", "length", "policy",
-                  "budget", "correct", "accuracy", "95 % interval", "/ full", "95 % interval");
+  std::string text = fmt::format("{:<7} {:>6}  {:<24} {:>7}  {:>9}  {:>8}  {:<14}  {:>6}  {}\n",
+                                 "asked", "length", "policy", "budget", "correct", "accuracy",
+                                 "95 % interval", "/ full", "95 % interval");
   for (const Json& row : summary) {
     text += fmt::format(
-        "{:>6}  {:<12} {:>7}  {:>9}  {:>8.3f}  {:<14}  {:>6}  {}\n",
+        "{:<7} {:>6}  {:<24} {:>7}  {:>9}  {:>8.3f}  {:<14}  {:>6}  {}\n",
+        row["asked"].get<std::string>(),
         row["length"].is_null() ? "all" : fmt::format("{}", row["length"].get<int64_t>()),
         row["policy"].get<std::string>(),
         row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),

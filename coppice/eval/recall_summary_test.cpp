@@ -12,7 +12,9 @@ struct KeysOnly final : EvalTask {
   std::string_view name() const override { return "keys"; }
   Json config() const override { return Json::object(); }
   int64_t items() const override { return 1; }
-  std::vector<Json> keys(int64_t) const override { return {Json{{"length", 0}, {"trial", 0}}}; }
+  std::vector<Json> keys(int64_t) const override {
+    return {Json{{"length", 0}, {"asked", "unseen"}, {"trial", 0}}};
+  }
   int64_t tokens(int64_t) const override { return 1; }
   std::vector<Json> run(int64_t, const EvictionConfig&) override { return {}; }
   std::vector<std::string> outcome() const override { return {}; }
@@ -29,6 +31,7 @@ void add(RowTable& rows, int64_t length, int64_t trial, const std::string& kind,
   for (std::size_t s = 0; s < 2; ++s) {
     Json row = setting_key(kSettings[s]);
     row["length"] = length;
+    row["asked"] = "unseen";
     row["trial"] = trial;
     row["kind"] = kind;
     row["depth"] = depth;
@@ -47,7 +50,7 @@ TEST(RecallSummary, by_hand) {
   std::vector<Json> keys;
   for (const int64_t length : {100, 200})
     for (int64_t trial = 0; trial < 4; ++trial)
-      keys.push_back(Json{{"length", length}, {"trial", trial}});
+      keys.push_back(Json{{"length", length}, {"asked", "unseen"}, {"trial", trial}});
   const Json summary = recall_summary(rows, kSettings, keys, {.questions = 2, .seed = 1});
   ASSERT_EQ(summary.size(), 6u);
   const Json& full = summary[0];
@@ -78,7 +81,7 @@ TEST(RecallSummary, no_ratio_to_a_full_cache_that_knows_nothing) {
   for (int64_t trial = 0; trial < 3; ++trial) add(rows, 100, trial, "figure", 0.5, {false, true});
   std::vector<Json> keys;
   for (int64_t trial = 0; trial < 3; ++trial)
-    keys.push_back(Json{{"length", 100}, {"trial", trial}});
+    keys.push_back(Json{{"length", 100}, {"asked", "unseen"}, {"trial", trial}});
   const Json summary = recall_summary(rows, kSettings, keys, {});
   ASSERT_EQ(summary.size(), 2u);
   EXPECT_EQ(summary[1]["accuracy"], 1.0);

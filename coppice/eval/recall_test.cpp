@@ -40,7 +40,7 @@ class RecallTest : public ::testing::Test {
 
   Tokenizer tokenizer;
   ChatTemplate chat;
-  RecallModel model;
+  TextModel model;
   std::vector<std::string> passages;
 };
 
@@ -53,17 +53,17 @@ TEST_F(RecallTest, a_text_is_one_message_that_ends_with_the_question) {
     EXPECT_LE(text.tokens.size(), static_cast<std::size_t>(kLong));
     EXPECT_GT(text.tokens.size(), static_cast<std::size_t>(kLong - 60));
     const std::string read = text_of(text.tokens), asked = text_of(question.tokens);
-    EXPECT_TRUE(read.ends_with(text.passage));
+    EXPECT_TRUE(read.ends_with(text.reading.passage));
     EXPECT_TRUE(read.starts_with("<|im_start|>"));
-    EXPECT_NE(text.passage.find(question.needle.statement), std::string::npos);
+    EXPECT_NE(text.reading.passage.find(question.needle.statement), std::string::npos);
     EXPECT_EQ(read.find(question.needle.question), std::string::npos);  // unseen
     EXPECT_NE(asked.find(question.needle.question), std::string::npos);
     EXPECT_TRUE(asked.ends_with("<|im_end|>\n<|im_start|>assistant\n"));
     for (const std::string& other : question.needle.distractors)
-      EXPECT_NE(text.passage.find(other), std::string::npos);
+      EXPECT_NE(text.reading.passage.find(other), std::string::npos);
     // Where it stands is what is told.
-    const double share = static_cast<double>(text.passage.find(question.needle.statement)) /
-                         static_cast<double>(text.passage.size());
+    const double share = static_cast<double>(text.reading.passage.find(question.needle.statement)) /
+                         static_cast<double>(text.reading.passage.size());
     EXPECT_NEAR(share, question.depth, 0.15);
   }
 }
@@ -93,7 +93,7 @@ TEST_F(RecallTest, a_text_depends_on_seed_length_and_number_alone) {
   // A longer text has the same fact and begins in the same place.
   const RecallText longer = many.make_text(kLong, 1);
   EXPECT_EQ(longer.questions[0].needle.statement, text.questions[0].needle.statement);
-  EXPECT_EQ(longer.passage.substr(0, 20), text.passage.substr(0, 20));
+  EXPECT_EQ(longer.reading.passage.substr(0, 20), text.reading.passage.substr(0, 20));
 }
 
 TEST_F(RecallTest, several_questions_stand_in_one_text) {
@@ -105,7 +105,7 @@ TEST_F(RecallTest, several_questions_stand_in_one_text) {
   ASSERT_EQ(text.questions.size(), 4u);
   for (std::size_t q = 0; q < 4; ++q) {
     EXPECT_EQ(text.questions[q].needle.kind, needle_kinds()[4 + q]);
-    EXPECT_NE(text.passage.find(text.questions[q].needle.statement), std::string::npos);
+    EXPECT_NE(text.reading.passage.find(text.questions[q].needle.statement), std::string::npos);
   }
 }
 
@@ -154,6 +154,36 @@ TEST_F(RecallTest, questions_of_one_text_do_not_see_each_other) {
     ask.session = engine.run(read).session;
     EXPECT_EQ(engine.run(ask).text, rows[q]["answer"].get<std::string>());
   }
+}
+
+// The same texts, asked in each way: their rows have names of their own, and a budget that holds
+// all is the full cache in each.
+TEST_F(RecallTest, K15_each_way_to_ask_is_a_column_of_its_own) {
+  RecallTask all = task({.lengths = {700},
+                         .trials = 2,
+                         .questions = 2,
+                         .answer_tokens = 5,
+                         .asking = {Asking::kUnseen, Asking::kSeen, Asking::kInTurn}});
+  ASSERT_EQ(all.items(), 3);
+  const CacheConfig sizes =
+      cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
+  const auto settings = eval_settings({"streaming"}, {32}, {}, sizes, true);
+  const ScratchFile scratch;
+  RecordFile file = RecordFile::open(scratch.path(), Json::object());
+  const RowTable rows = run_evaluation(all, settings, sizes, Json::object(), file);
+  EXPECT_EQ(file.rows().size(), 3u * 2 * 2 + 2);
+  const Json summary = all.summarise(rows, settings);
+  ASSERT_EQ(summary.size(), 3u * 2);
+  EXPECT_EQ(summary[0]["asked"], "unseen");
+  EXPECT_EQ(summary[2]["asked"], "seen");
+  EXPECT_EQ(summary[4]["asked"], "in-turn");
+  const auto prompt_tokens = [&](const char* asked, int64_t trial) {
+    const Json* row = rows.find({{"length", 700}, {"asked", asked}, {"trial", trial}}, settings[0]);
+    return row->at("prompt_tokens").get<int64_t>();
+  };
+  EXPECT_GT(prompt_tokens("seen", 0), prompt_tokens("unseen", 0));
+  EXPECT_EQ(prompt_tokens("in-turn", 0), prompt_tokens("unseen", 0));
+  EXPECT_GT(prompt_tokens("in-turn", 1), prompt_tokens("unseen", 1));
 }
 
 TEST_F(RecallTest, bad_options_are_refused) {

@@ -26,8 +26,9 @@ void check_budget(const EvictionConfig& config, int64_t rows) {
   if (*config.sinks > budget || *config.recent > budget - *config.sinks)
     fail_argument("eviction: {} sinks and {} recent entries do not fit a budget of {}",
                   *config.sinks, *config.recent, budget);
-  if (config.floor > budget)
-    fail_argument("eviction: floor must be at most the budget of {}, got {}", budget, config.floor);
+  if (*config.floor > budget)
+    fail_argument("eviction: floor must be at most the budget of {}, got {}", budget,
+                  *config.floor);
 }
 
 // Newest entries to keep safe where the user does not say: what the scorer wants, at most half the
@@ -51,9 +52,13 @@ std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache
   std::unique_ptr<Scorer> scorer = info.make == nullptr ? nullptr : info.make(settings);
   config.options = settings.options.finish();
   if (!config.recent) config.recent = default_recent(config, scorer.get());
-  if (*config.sinks < 0 || *config.recent < 0 || config.floor < 0 || config.buffer < 0)
+  if (!config.floor)
+    config.floor = config.parity_reference
+                       ? 0
+                       : std::clamp<int64_t>(config.budget_entries / 2, 0, info.default_floor);
+  if (*config.sinks < 0 || *config.recent < 0 || *config.floor < 0 || config.buffer < 0)
     fail_argument("eviction: sinks {}, recent {}, floor {} and buffer {} must be at least 0",
-                  *config.sinks, *config.recent, config.floor, config.buffer);
+                  *config.sinks, *config.recent, *config.floor, config.buffer);
   if (config.lookahead < 1 || config.lookahead > kMaxLookahead)
     fail_argument("eviction: lookahead must be 1 to {}, got {}", kMaxLookahead, config.lookahead);
   if (config.parity_reference && !info.needs_gate)
@@ -138,7 +143,7 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
                         .newest = cache.tokens_seen(sequence) - 1,
                         .sinks = *config_.sinks,
                         .recent = *config_.recent,
-                        .floor = config_.floor};
+                        .floor = *config_.floor};
   drops_.clear();
   planned_.clear();
   if (scorer_->plans()) {
@@ -172,7 +177,7 @@ void EvictionPolicy::choose(const Contest& contest, std::span<const BlockTable> 
 void EvictionPolicy::plan_group(const SequenceView& view, int64_t first_row,
                                 std::span<const BlockTable> rows) {
   const int64_t total = config_.budget_entries * static_cast<int64_t>(rows.size());
-  const int64_t safe = std::max(config_.floor, *config_.sinks + *config_.recent);
+  const int64_t safe = std::max(*config_.floor, *config_.sinks + *config_.recent);
   lengths_.clear(), least_.clear(), keep_.assign(rows.size(), 0);
   for (const BlockTable& row : rows) {
     lengths_.push_back(row.length);

@@ -50,9 +50,11 @@ struct EvictionConfig {
   // the budget is taken; 0 with parity_reference.
   std::optional<int64_t> sinks = std::nullopt;
   std::optional<int64_t> recent = std::nullopt;
-  int64_t floor = 0;      // entries each row keeps whatever the others hold; <= budget
-  int64_t lookahead = 2;  // n of the retention score, for gated policies
-  uint64_t seed = 0;      // of policy random
+  // Entries each row keeps whatever the others hold; <= budget. Unset: what the policy's row says,
+  // at most half the budget; 0 with parity_reference.
+  std::optional<int64_t> floor = std::nullopt;
+  int64_t lookahead = 2;                      // n of the retention score, for gated policies
+  uint64_t seed = 0;                          // of policy random
   std::optional<Scope> scope = std::nullopt;  // unset: the policy's own
   // Gated policies as the published code runs them: evict when budget + buffer is reached, down to
   // the budget; ages as in make_retention_scorer.
@@ -75,6 +77,7 @@ struct PolicyInfo {
   int64_t default_sinks;
   std::unique_ptr<Scorer> (*make)(ScorerSettings&);  // null: nothing is ever evicted
   bool fixed_scope = false;                          // no other scope makes sense
+  int64_t default_floor = 0;
 };
 const std::vector<PolicyInfo>& policies();
 const PolicyInfo& find_policy(std::string_view name);  // throws kNotFound, with the names there are

@@ -186,7 +186,7 @@ TEST(EvictionPolicy, K22_a_hopeless_head_goes_empty_and_takes_the_next_token) {
                           },
                       .key = testing::key_at};
   KvCache cache(sizes(2, 2));
-  EvictionPolicy policy({.budget_entries = 10, .sinks = 0}, cache.config());
+  EvictionPolicy policy({.budget_entries = 10, .sinks = 0, .floor = 0}, cache.config());
   const SequenceId id = cache.add_sequence();
   pass(cache, policy, id, 60, filler);
   EXPECT_EQ(cache.row(id, 1, 0).length, 0);
@@ -196,7 +196,14 @@ TEST(EvictionPolicy, K22_a_hopeless_head_goes_empty_and_takes_the_next_token) {
   append_all(cache, id, filler);
   EXPECT_EQ(cache.read_row(id, 1, 0).positions, Positions{60});
   cache.rollback(id);
-  // A floor keeps it alive; a budget of 1 everywhere still holds.
+  // A floor keeps it alive: the policy's own, half the budget at most, or one's own; a budget of 1
+  // everywhere still holds.
+  EvictionPolicy own({.budget_entries = 10, .sinks = 0}, cache.config());
+  const SequenceId third = cache.add_sequence();
+  pass(cache, own, third, 60, filler);
+  EXPECT_EQ(sorted_positions(cache, third, 1, 0), (Positions{55, 56, 57, 58, 59}));
+  cache.remove_sequence(third);
+  EXPECT_EQ(EvictionPolicy({.budget_entries = 100}, cache.config()).config().floor, 8);
   EvictionPolicy with_floor({.budget_entries = 10, .sinks = 0, .floor = 3}, cache.config());
   const SequenceId second = cache.add_sequence();
   pass(cache, with_floor, second, 60, filler);

@@ -38,6 +38,12 @@ struct SetModel {
   int64_t recent() const { return config.recent.value_or(0); }
   Scope scope() const { return config.scope.value_or(info.scope); }
 
+  int64_t floor() const {
+    if (config.floor) return *config.floor;
+    if (config.parity_reference) return 0;
+    return std::min(info.default_floor, config.budget_entries / 2);
+  }
+
   float score(const Entry& entry) const {
     const int64_t layer = entry.row / kHeads, head = entry.row % kHeads;
     if (config.policy == "streaming") return static_cast<float>(entry.position);
@@ -92,7 +98,7 @@ struct SetModel {
       for (const Entry& e : order)
         if (is_protected(e)) kept.insert(e), ++in_row[e.row];
       for (const Entry& e : order)
-        if (!kept.contains(e) && in_row[e.row] < config.floor) kept.insert(e), ++in_row[e.row];
+        if (!kept.contains(e) && in_row[e.row] < floor()) kept.insert(e), ++in_row[e.row];
       for (const Entry& e : order)
         if (static_cast<int64_t>(kept.size()) < budget) kept.insert(e);
       for (const Entry& e : group)
@@ -225,7 +231,7 @@ TEST(SetModel, survivors_are_the_same_for_every_policy_scope_and_gate) {
                  << setting.config.policy << " kind " << setting.gate_kind << " scope "
                  << (setting.config.scope ? static_cast<int>(*setting.config.scope) : -1)
                  << " budget " << setting.config.budget_entries << " floor "
-                 << setting.config.floor);
+                 << setting.config.floor.value_or(-1));
     const bool full = setting.config.policy == "full";
     KvCache cache(sizes(full ? 400 : 3 * blocks_for_entries((14 + 9) * kRows, kRows)));
     EvictionPolicy policy(setting.config, cache.config());

@@ -80,6 +80,8 @@ Checkpoint Checkpoint::open(const std::string& path) {
 const std::string& Checkpoint::path() const { return state_->parts.path; }
 const std::string& Checkpoint::format() const { return state_->parts.format; }
 const Json& Checkpoint::config() const { return state_->parts.config; }
+const Json& Checkpoint::vision_config() const { return state_->parts.vision_config; }
+const Json& Checkpoint::image_processor_config() const { return state_->parts.image_processor; }
 const GenerationDefaults& Checkpoint::generation() const { return state_->parts.generation; }
 const TokenizerSource& Checkpoint::tokenizer() const { return state_->parts.tokenizer; }
 

@@ -68,6 +68,11 @@ class Checkpoint final {
   const std::string& path() const;
   const std::string& format() const;  // "GGUF v3" or "safetensors"
   const Json& config() const;
+  // Of a vision-language folder: all of config.json, while config() is its text model's and tensors
+  // of the vision side bear the names of loader/vision_names.h. Null otherwise.
+  const Json& vision_config() const;
+  // preprocessor_config.json of such a folder; null where there is none.
+  const Json& image_processor_config() const;
   const GenerationDefaults& generation() const;
   const TokenizerSource& tokenizer() const;
 

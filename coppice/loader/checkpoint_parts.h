@@ -26,7 +26,9 @@ struct CheckpointParts {
   std::string model_name;  // for people; may be empty
   std::optional<GgufFile> gguf;
   ShardedWeights weights;  // of a folder
-  Json config;
+  Json config;             // of the text model
+  Json vision_config;      // null without a vision side
+  Json image_processor;    // preprocessor_config.json; null where there is none
   GenerationDefaults generation;
   TokenizerSource tokenizer;  // `gguf` is set by Checkpoint, once the parts have their place
   std::map<std::string, std::string> chat_templates;

@@ -5,6 +5,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 #include "coppice/loader/checkpoint_parts.h"
+#include "coppice/loader/vision_names.h"
 
 namespace coppice {
 namespace {
@@ -150,6 +151,13 @@ CheckpointParts read_folder_checkpoint(const std::string& path) {
   parts.path = path;
   parts.format = "safetensors";
   parts.config = read_object(folder / "config.json");
+  const bool has_vision = is_vision_language(parts.config);
+  if (has_vision) {
+    parts.vision_config = std::move(parts.config);
+    parts.config = text_config_of(parts.vision_config);
+    if (is_there(folder / "preprocessor_config.json"))
+      parts.image_processor = read_object(folder / "preprocessor_config.json");
+  }
   const Json name = parts.config.value("_name_or_path", Json());
   std::error_code ignored;
   parts.model_name = name.is_string() ? name.get<std::string>()
@@ -162,10 +170,11 @@ CheckpointParts read_folder_checkpoint(const std::string& path) {
   parts.weights = open_weights(path);
   for (const auto& [file, entry] : parts.weights.items) {
     CheckpointTensor tensor;
-    tensor.info = {entry->name, entry->dtype, entry->shape,
-                   static_cast<int64_t>(entry->bytes.size())};
+    const std::string name = has_vision ? unified_name(entry->name) : entry->name;
+    tensor.info = {name, entry->dtype, entry->shape, static_cast<int64_t>(entry->bytes.size())};
     if (weight_type_of_dtype(entry->dtype)) tensor.stored = file->weight(*entry);
-    parts.tensors.emplace(entry->name, std::move(tensor));
+    if (!parts.tensors.emplace(name, std::move(tensor)).second)
+      fail_argument("{}: tensor {} is there under two names", path, name);
   }
   return parts;
 }

@@ -86,6 +86,8 @@ torch::Tensor Decoder::forward(const Batch& batch, AttentionBackend& backend) {
   return delta.defined() ? norm_->add_forward(x, delta) : norm_->forward(x);
 }
 
+torch::Tensor Decoder::embed(const torch::Tensor& ids) { return embed_tokens_->forward(ids); }
+
 torch::Tensor Decoder::logits(const torch::Tensor& hidden) {
   return lm_head_ ? lm_head_->forward(hidden.contiguous()) : embed_tokens_->project(hidden);
 }

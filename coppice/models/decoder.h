@@ -27,6 +27,7 @@ class Decoder final : public Model {
   Decoder(const ModelArgs& args, const DecoderOptions& options);
 
   torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override;
+  torch::Tensor embed(const torch::Tensor& ids) override;
   torch::Tensor logits(const torch::Tensor& hidden) override;
 
  private:

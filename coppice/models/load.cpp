@@ -8,6 +8,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/loader/checkpoint.h"
+#include "coppice/loader/vision_names.h"
 #include "coppice/loader/weight_loader.h"
 #include "coppice/models/registry.h"
 #include "coppice/nn/embedding.h"
@@ -58,6 +59,8 @@ StorageType storage_type(const TensorInfo& info) {
 std::shared_ptr<Model> load_model(const Checkpoint& checkpoint, WeightMode mode,
                                   const GateWeights* gate) {
   WeightLoader loader(checkpoint);
+  for (const std::string& name : checkpoint.names())
+    if (is_vision_tensor(name) && !checkpoint.vision_config().is_null()) loader.ignore(name);
   const ModelArgs args = read_args(checkpoint, loader);
   const std::shared_ptr<Model> model = make_model(args);
   if (args.tie_word_embeddings) loader.ignore(kHead);
@@ -74,15 +77,19 @@ int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode, const GateWe
   int64_t bytes = gate != nullptr ? gate_bytes(*gate, mode == WeightMode::kPacked) : 0;
   for (const TensorInfo& info : checkpoint.tensor_infos()) {
     const bool unused = info.name == kRopeFactors || info.name.ends_with("rotary_emb.inv_freq") ||
-                        (info.name == kHead && args.tie_word_embeddings);
-    if (unused) continue;
-    int64_t values = 1;
-    for (int64_t dim : info.shape) values *= dim;
-    const bool packed = mode == WeightMode::kPacked && info.shape.size() == 2;
-    bytes += packed ? ops::packed_bytes(storage_type(info), info.shape[0], info.shape[1])
-                    : values * (mode == WeightMode::kBFloat16 ? 2 : 4);
+                        (info.name == kHead && args.tie_word_embeddings) ||
+                        is_vision_tensor(info.name);
+    if (!unused) bytes += tensor_bytes(info, mode);
   }
   return bytes;
+}
+
+int64_t tensor_bytes(const TensorInfo& info, WeightMode mode) {
+  int64_t values = 1;
+  for (int64_t dim : info.shape) values *= dim;
+  const bool packed = mode == WeightMode::kPacked && info.shape.size() == 2;
+  return packed ? ops::packed_bytes(storage_type(info), info.shape[0], info.shape[1])
+                : values * (mode == WeightMode::kBFloat16 ? 2 : 4);
 }
 
 }  // namespace coppice

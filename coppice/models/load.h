@@ -10,6 +10,7 @@
 namespace coppice {
 
 class Checkpoint;
+struct TensorInfo;
 struct GateWeights;
 
 // How weights are held and multiplied.
@@ -35,5 +36,8 @@ int64_t gate_bytes(const GateWeights& gate, bool packed);
 // Bytes that load_model will hold, from the header alone (for `plan`).
 int64_t weight_bytes(const Checkpoint& checkpoint, WeightMode mode,
                      const GateWeights* gate = nullptr);
+
+// Bytes of one tensor once loaded: packed when it is a matrix and `mode` packs.
+int64_t tensor_bytes(const TensorInfo& info, WeightMode mode);
 
 }  // namespace coppice

@@ -19,6 +19,9 @@ struct Model : torch::nn::Module {
   // -> [N, C], all sequences packed: the final norm's output. Float32, or the type of dense
   // weights.
   virtual torch::Tensor forward(const Batch& batch, AttentionBackend& backend) = 0;
+  // ids [N] int64 -> [N, C], what forward() makes of token ids: for batches that mix them with
+  // embeddings from elsewhere.
+  virtual torch::Tensor embed(const torch::Tensor& ids) = 0;
   // hidden [M, C] -> [M, V], the same type.
   virtual torch::Tensor logits(const torch::Tensor& hidden) = 0;
 

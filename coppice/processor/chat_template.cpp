@@ -66,6 +66,7 @@ OrderedJson parse_ordered_json(std::string_view text, std::string_view what) {
 }
 
 struct ChatTemplate::Compiled {
+  std::string source;
   std::vector<jinja::NodePtr> body;
   ChatTemplateOptions options;
   TemplateAbilities abilities;
@@ -143,6 +144,7 @@ struct ChatTemplate::Compiled {
 
 ChatTemplate::ChatTemplate(std::string_view source, const ChatTemplateOptions& options) {
   auto compiled = std::make_unique<Compiled>();
+  compiled->source = source;
   compiled->body = jinja::parse_template(source);
   compiled->options = options;
   if (!compiled->options.clock) compiled->options.clock = local_time;
@@ -165,6 +167,8 @@ RenderedPrompt ChatTemplate::render(const ChatRequest& request) const {
   return compiled_->render(messages, tools, extra, request.add_generation_prompt,
                            compiled_->options.max_steps);
 }
+
+std::string_view ChatTemplate::source() const { return compiled_->source; }
 
 bool ChatTemplate::reads_content_parts() const { return compiled_->abilities.content_parts; }
 

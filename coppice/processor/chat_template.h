@@ -75,6 +75,7 @@ class ChatTemplate final {
   // fails or does not end, with its line.
   RenderedPrompt render(const ChatRequest& request) const;
 
+  std::string_view source() const;
   // Whether the template reads content given as a list of parts.
   bool reads_content_parts() const;
   // Whether it wants tool-call arguments as JSON text rather than as an object.

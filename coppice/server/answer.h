@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,10 @@ struct AnswerOptions {
   int64_t n = 1;  // choices of each prompt
   bool include_usage = false;
   bool logprobs = false;
-  EvictionConfig eviction;  // in force
+  bool scores_prompt = false;             // echo and logprobs
+  std::optional<CacheConfig> trace = {};  // kv.trace: sizes of the cache
+  EvictionConfig eviction;                // in force
+  ReplyFormat format = {};                // of a chat's answers
 };
 
 // Seconds since 1970.
@@ -46,6 +50,8 @@ class Answer final {
 
  private:
   Update next();
+  void join(Choice& choice, Update& update);
+  std::optional<Choice> take_fresh(Update& update);
   bool done() const;
   Json usage() const;
 
@@ -58,7 +64,9 @@ class Answer final {
   CallId call_ = 0;
   bool open_ = false;  // the loop may still have work for it
   std::vector<Choice> choices_;
+  std::vector<ReplyParser> parsers_;  // [choices]
   std::vector<std::string> starts_;
+  std::vector<int32_t> traced_prompt_;
   std::size_t finished_ = 0;
 };
 

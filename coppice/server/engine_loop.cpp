@@ -83,7 +83,9 @@ bool EngineLoop::collect(std::deque<Call>& calls, std::vector<CallId>& ended) {
   std::unique_lock lock(mutex_);
   const bool idle = waiting_.empty() && active_.empty();
   if (idle) {
-    changed_.wait(lock, [this] { return !inbox_.empty() || !cancelled_.empty() || stop_at_; });
+    changed_.wait(lock, [this] {
+      return !inbox_.empty() || !cancelled_.empty() || !tasks_.empty() || stop_at_;
+    });
   }
   if (stop_at_ && ((idle && inbox_.empty()) || Clock::now() >= *stop_at_)) return false;
   calls.swap(inbox_);
@@ -96,6 +98,7 @@ void EngineLoop::run() {
     std::deque<Call> calls;
     std::vector<CallId> ended;
     if (!collect(calls, ended)) break;
+    run_tasks();
     for (Call& call : calls) accept(std::move(call));
     for (const CallId call : ended) end_call(call);
     try {
@@ -112,6 +115,8 @@ void EngineLoop::run() {
   {
     const std::lock_guard lock(mutex_);
     left.swap(inbox_);
+    ended_ = true;
+    tasks_.clear();  // who waits is told by the broken promise
   }
   for (const Call& call : left) {
     call.mailbox->put({0, false, error_output(ErrorCode::kInternal, "the server is stopping")});
@@ -175,7 +180,7 @@ int64_t EngineLoop::free_blocks() const {
 // Lets snapshots go until the job fits; the one it would go on from goes last.
 bool EngineLoop::make_room(const Job& job) {
   if (job.worst_blocks > free_blocks() + snapshots_.blocks()) return false;
-  snapshots_.find(job.request.prompt, *job.request.eviction,
+  snapshots_.find(job.request.prompt, job.request.images, *job.request.eviction,
                   job.request.chunk_tokens.value_or(engine_.config().chunk_tokens));
   while (job.worst_blocks > free_blocks() && snapshots_.drop_oldest()) {
   }
@@ -198,11 +203,16 @@ void EngineLoop::start(Job job) {
   const auto prompt = static_cast<int64_t>(job.request.prompt.size());
   const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
-    if (const auto* snapshot = snapshots_.find(job.request.prompt, *job.request.eviction, chunk)) {
+    const bool whole = job.request.score_prompt;  // every token of it is read anew
+    const auto* snapshot = whole ? nullptr
+                                 : snapshots_.find(job.request.prompt, job.request.images,
+                                                   *job.request.eviction, chunk);
+    if (snapshot != nullptr) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
-    const bool read_first = snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
+    const bool read_first =
+        !whole && snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
     const RequestId id =
         read_first ? begin_reading(job, job.reused, boundary) : begin_answer(job, job.reused);
     active_.emplace(id, std::move(job));
@@ -216,6 +226,8 @@ void EngineLoop::start(Job job) {
 RequestId EngineLoop::begin_reading(Job& job, int64_t have, int64_t boundary) {
   Request part;
   part.prompt.assign(job.request.prompt.begin() + have, job.request.prompt.begin() + boundary);
+  for (const ImageSpan& span : job.request.images)
+    if (span.begin < boundary) part.images.push_back(span);
   part.sampling.max_tokens = 0;
   part.eviction = job.request.eviction;
   part.chunk_tokens = job.request.chunk_tokens;
@@ -229,6 +241,7 @@ RequestId EngineLoop::begin_answer(Job& job, int64_t have) {
   Request part = job.request;
   part.prompt.erase(part.prompt.begin(), part.prompt.begin() + have);
   part.session = job.session;
+  part.keep_session = job.mailbox->wants_views;  // for the last view
   job.reading = false;
   return engine_.submit(part);
 }
@@ -239,6 +252,7 @@ void EngineLoop::step() {
   ++own_.steps;
   own_.step_seconds += seconds_since(begin);
   for (RequestOutput& output : outputs) deliver(std::move(output));
+  show_caches();
 }
 
 void EngineLoop::deliver(RequestOutput output) {
@@ -260,7 +274,8 @@ void EngineLoop::deliver(RequestOutput output) {
   own_.generated_tokens += fresh;
   output.usage.tokens.reused = job.reused;
   if (!output.finished()) {
-    if (fresh > 0) job.mailbox->put({job.choice, false, std::move(output)});
+    if (fresh > 0 || !output.prompt_scores.empty())
+      job.mailbox->put({job.choice, false, std::move(output)});
     return;
   }
   if (output.error) {
@@ -272,6 +287,7 @@ void EngineLoop::deliver(RequestOutput output) {
     own_.reused_tokens += job.reused;
     own_.evicted_entries += output.usage.kv.evicted_entries;
   }
+  if (output.session) show_last(job, output);
   finish(job);
   job.mailbox->put({job.choice, false, std::move(output)});
   active_.erase(found);
@@ -287,7 +303,7 @@ void EngineLoop::after_reading(Job job, RequestOutput output) {
   try {
     const std::vector<int32_t>& tokens = engine_.session_tokens(*job.session);
     const auto have = static_cast<int64_t>(tokens.size());
-    snapshots_.add(*job.session, tokens, *job.request.eviction,
+    snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
                    job.request.chunk_tokens.value_or(engine_.config().chunk_tokens), free_blocks());
     const RequestId id = begin_answer(job, have);
     active_.emplace(id, std::move(job));

@@ -15,6 +15,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,6 +61,14 @@ class EngineLoop final {
   // progress.
   void cancel(CallId call);
 
+  // Copies of snapshots for storage, and the way back; both wait for the step in progress and throw
+  // ApiError 503 when stopping. nullopt: there is no snapshot of exactly these tokens. False: it
+  // does not fit among the snapshots; throws as Engine::import_session.
+  std::optional<SessionImage> copy_snapshot(const std::vector<int32_t>& tokens,
+                                            const EvictionConfig& eviction);
+  bool adopt_snapshot(const SessionImage& image);
+  bool keeps(std::string_view policy) const { return snapshots_.keeps(policy); }  // of no state
+
   // Steps until stop(). A fault of one request goes to its mailbox; others go on.
   void run();
   // Refuses new calls; run() returns when all others are done or `patience` has passed, which ends
@@ -86,6 +96,7 @@ class EngineLoop final {
     std::optional<SessionId> session;
     int64_t reused = 0;
     int64_t generated = 0;
+    std::chrono::steady_clock::time_point viewed = {};  // with Mailbox::wants_views
   };
 
   void accept(Call call);
@@ -100,9 +111,13 @@ class EngineLoop final {
   void finish(Job& job);
   void fail_job(Job& job, ErrorCode code, const std::string& message);
   void fail_all(const std::string& message);
+  void show_caches();
+  void show_last(const Job& job, RequestOutput& output);
   void drop_if_kept(std::optional<SessionId> session);
   void step();
   void publish();
+  void do_on_loop(const std::function<void()>& task);
+  void run_tasks();
   bool collect(std::deque<Call>& calls, std::vector<CallId>& ended);
   int64_t free_blocks() const;
 
@@ -121,6 +136,8 @@ class EngineLoop final {
   std::condition_variable changed_;
   std::deque<Call> inbox_;
   std::vector<CallId> cancelled_;
+  std::deque<std::packaged_task<void()>> tasks_;
+  bool ended_ = false;         // run() has returned
   int64_t open_requests_ = 0;  // in the inbox, waiting or running
   int64_t refused_ = 0;
   CallId next_call_ = 1;

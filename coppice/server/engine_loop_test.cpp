@@ -91,6 +91,32 @@ TEST(EngineLoop, K18_a_turn_that_goes_on_from_a_snapshot_equals_a_fresh_run) {
   }
 }
 
+TEST(EngineLoop, I12_equal_text_with_another_picture_shares_nothing_of_it) {
+  Rng rng(5);
+  Served served;
+  Request text = greedy_request(random_prompt(rng, 44), 6);
+  const auto with_picture = [&](uint64_t seed, int64_t tokens) {
+    torch::manual_seed(seed);
+    Request request = text;
+    request.images = {{10, tokens, std::to_string(seed), torch::randn({tokens, 32})}};
+    return request;
+  };
+  const Request a = with_picture(1, 18), b = with_picture(2, 18), larger = with_picture(3, 25);
+  for (const auto& [request, reused] :
+       {std::pair{&a, 0}, {&b, 0}, {&a, 40}, {&larger, 0}, {&b, 40}}) {
+    const RequestOutput answer = ask(served.loop, *request);
+    ASSERT_FALSE(answer.error) << answer.error->message;
+    EXPECT_EQ(ids_of(answer.tokens), alone(*request, dbtrimkv(20)));
+    EXPECT_EQ(answer.usage.tokens.reused, reused);
+    EXPECT_GT(answer.usage.kv.kept_image_entries, 0);
+  }
+  EXPECT_EQ(ask(served.loop, text).usage.tokens.reused, 0);
+  // A shorter text whose snapshot ends inside the picture.
+  Request cut = a;
+  cut.prompt[30] = (cut.prompt[30] + 1) % kVocab;
+  EXPECT_EQ(ids_of(ask(served.loop, cut).tokens), alone(cut, dbtrimkv(20)));
+}
+
 TEST(EngineLoop, other_settings_never_share_a_snapshot) {
   Rng rng(3);
   Served served;

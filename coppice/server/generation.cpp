@@ -78,24 +78,6 @@ KvBudget read_budget(const Json& value) {
   return budget;
 }
 
-KvWish read_kv(Fields& outer) {
-  KvWish wish;
-  const Json* object = outer.find("kv");
-  if (object == nullptr) return wish;
-  Fields fields(*object, "kv");
-  for (const auto& [name, value] : object->items()) {
-    if (value.is_null()) {
-      refuse_field("kv." + name.substr(0, 20), "expected a value, got null; leave it out");
-    }
-  }
-  if (const Json* budget = fields.find("budget")) wish.budget = read_budget(*budget);
-  wish.policy = fields.text("policy");
-  wish.sinks = fields.integer("sinks", 0, kMost);
-  wish.recent = fields.integer("recent", 0, kMost);
-  fields.finish();
-  return wish;
-}
-
 void read_stream_options(Fields& fields, Generation& generation) {
   const Json* object = fields.find("stream_options");
   if (object == nullptr) return;
@@ -106,6 +88,27 @@ void read_stream_options(Fields& fields, Generation& generation) {
 }
 
 }  // namespace
+
+void read_kv(Fields& outer, Generation& generation) {
+  KvWish& wish = generation.kv;
+  const Json* object = outer.find("kv");
+  if (object == nullptr) return;
+  Fields fields(*object, "kv");
+  for (const auto& [name, value] : object->items()) {
+    if (value.is_null()) {
+      refuse_field("kv." + name.substr(0, 20), "expected a value, got null; leave it out");
+    }
+  }
+  if (const Json* budget = fields.find("budget")) wish.budget = read_budget(*budget);
+  wish.policy = fields.text("policy");
+  wish.sinks = fields.integer("sinks", 0, kMost);
+  wish.recent = fields.integer("recent", 0, kMost);
+  generation.trace = fields.boolean("trace").value_or(false);
+  if (generation.trace && (!generation.stream || generation.n != 1)) {
+    refuse_field("kv.trace", "goes with stream and n = 1 alone");
+  }
+  fields.finish();
+}
 
 Generation read_generation(Fields& fields) {
   Generation result;
@@ -125,7 +128,7 @@ Generation read_generation(Fields& fields) {
   result.n = fields.integer("n", 1, kMaxChoices).value_or(1);
   result.stream = fields.boolean("stream").value_or(false);
   read_stream_options(fields, result);
-  result.kv = read_kv(fields);
+  read_kv(fields, result);
   fields.ignore({"user", "metadata", "store", "service_tier", "safety_identifier",
                  "prompt_cache_key", "prompt_cache_retention"});
   return result;
@@ -148,6 +151,7 @@ EvictionConfig resolve_kv(const KvWish& wish, const KvRules& rules, int64_t toke
     config.policy = *wish.policy;
     config.sinks.reset();  // the policy's own
     config.recent.reset();
+    config.floor.reset();
     config.options.clear();
   }
   if (wish.policy && *wish.policy == "full") {

@@ -36,8 +36,12 @@ struct Generation {
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;
+  bool trace = false;  // kv.trace: the stream tells what the cache holds
   KvWish kv;
 };
+
+// Reads `kv`, after `stream` and `n`.
+void read_kv(Fields& outer, Generation& generation);
 
 // Reads those fields, ignores the ones that OpenAI's API says are the client's own business, and
 // refuses the ones this server cannot honour.

@@ -95,8 +95,8 @@ class HttpServer::Impl final : public httplib::Server {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       return route(request, response);
     });
-    for (const char* path :
-         {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
+    for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
+                             "/v1/sessions", "/v1/sessions/.+"}) {
       Post(path, [this](const httplib::Request& request, httplib::Response& response,
                         const httplib::ContentReader& reader) { post(request, response, reader); });
     }

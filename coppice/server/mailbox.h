@@ -13,13 +13,15 @@
 #include <utility>
 
 #include "coppice/engine/request.h"
+#include "coppice/server/cache_view.h"
 
 namespace coppice {
 
 struct Update {
   int64_t choice = 0;  // which of the call's requests
   bool accepted = false;
-  RequestOutput output;  // empty with `accepted`
+  RequestOutput output;                          // empty with `accepted`
+  std::optional<CacheView> view = std::nullopt;  // with kv.trace, now and then
 };
 
 class Mailbox final {
@@ -41,6 +43,14 @@ class Mailbox final {
     updates_.pop_front();
     return update;
   }
+
+  // Whether the client has taken everything.
+  bool drained() {
+    const std::lock_guard lock(mutex_);
+    return updates_.empty();
+  }
+
+  bool wants_views = false;  // set before anybody else has it
 
  private:
   std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "coppice/server/replies.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace coppice {
 namespace {
@@ -38,22 +39,63 @@ Json chat_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
+int64_t characters(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+// What of the token's bytes `text` begins with: all, all but a leading blank that the vocabulary
+// puts before a text, or, of a begin token that was added, nothing.
+std::string_view part_shown(std::string_view text, std::string_view bytes) {
+  if (text.starts_with(bytes)) return bytes;
+  const bool blank = bytes.starts_with(' ') && text.starts_with(bytes.substr(1));
+  return blank ? bytes.substr(1) : std::string_view();
+}
+
+// A token with log-probabilities and what the text shows of it. With a scored prompt every token
+// has an entry, end tokens too: who asks for it counts them.
+struct ShownToken {
+  const SampledToken& token;
+  std::string_view text;
+};
+std::vector<ShownToken> shown_tokens(const Choice& choice, const Tokenizer& tokenizer) {
+  std::vector<ShownToken> list;
+  std::string_view text = choice.text;
+  for (const SampledToken& token : choice.prompt) {
+    const std::string_view part = part_shown(text, tokenizer.token_bytes(token.id));
+    list.push_back({token, part});
+    text.remove_prefix(part.size());
+  }
+  for (const SampledToken& token : choice.tokens) {
+    const bool visible = shown(token, tokenizer);
+    if (!visible && !choice.all_tokens) continue;
+    list.push_back({token, visible ? tokenizer.token_bytes(token.id) : std::string_view()});
+  }
+  return list;
+}
+
+Json top_json(const SampledToken& token, const Tokenizer& tokenizer) {
+  Json top = Json::object();
+  for (const TokenLogprob& other : token.top) {
+    top.emplace(tokenizer.token_bytes(other.id), finite(other.logprob));
+  }
+  top.emplace(tokenizer.token_bytes(token.id), finite(token.logprob));
+  return top;
+}
+
+// An offset is where a token begins in the text, in characters; a token that the text does not show
+// has the offset of the next.
 Json completion_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
   Json tokens = Json::array(), scores = Json::array(), tops = Json::array();
   Json offsets = Json::array();
-  int64_t offset = 0;
-  for (const SampledToken& token : choice.tokens) {
-    if (!shown(token, tokenizer)) continue;
-    const std::string_view bytes = tokenizer.token_bytes(token.id);
-    tokens.push_back(bytes);
-    scores.push_back(finite(token.logprob));
+  int64_t offset = choice.text_offset;
+  for (const auto& [token, text] : shown_tokens(choice, tokenizer)) {
+    tokens.push_back(tokenizer.token_bytes(token.id));
     offsets.push_back(offset);
-    offset += static_cast<int64_t>(bytes.size());
-    Json top = Json::object();
-    for (const TokenLogprob& other : token.top) {
-      top[std::string(tokenizer.token_bytes(other.id))] = finite(other.logprob);
-    }
-    tops.push_back(std::move(top));
+    offset += characters(text);
+    const bool predicted = !std::isnan(token.logprob);  // the first of a prompt is not
+    scores.push_back(predicted ? Json(finite(token.logprob)) : Json(nullptr));
+    tops.push_back(predicted ? top_json(token, tokenizer) : Json(nullptr));
   }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(scores)},
@@ -61,8 +103,24 @@ Json completion_logprobs(const Choice& choice, const Tokenizer& tokenizer) {
           {"text_offset", std::move(offsets)}};
 }
 
-Json finish_json(FinishReason reason) {
-  return reason == FinishReason::kNone ? Json(nullptr) : Json(to_string(reason));
+Json finish_json(const Choice& choice) {
+  if (choice.finish_reason == FinishReason::kNone) return nullptr;
+  if (choice.finish_reason == FinishReason::kStop && choice.called) return "tool_calls";
+  return to_string(choice.finish_reason);
+}
+
+Json calls_json(const ReplyHead& head, const Choice& choice, bool stream) {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < choice.calls.size(); ++i) {
+    const std::size_t number = choice.first_call + i;
+    Json call = {
+        {"id", fmt::format("call-{}-{}-{}", head.id, choice.index, number)},
+        {"type", "function"},
+        {"function", {{"name", choice.calls[i].name}, {"arguments", choice.calls[i].arguments}}}};
+    if (stream) call["index"] = number;
+    list.push_back(std::move(call));
+  }
+  return list;
 }
 
 Json head_json(const ReplyHead& head, const char* object) {
@@ -71,11 +129,15 @@ Json head_json(const ReplyHead& head, const char* object) {
 
 Json choice_json(const ReplyHead& head, const Choice& choice, bool logprobs,
                  const Tokenizer& tokenizer) {
-  Json result = {{"index", choice.index},
-                 {"finish_reason", finish_json(choice.finish_reason)},
-                 {"logprobs", nullptr}};
+  Json result = {
+      {"index", choice.index}, {"finish_reason", finish_json(choice)}, {"logprobs", nullptr}};
   if (head.kind == ApiKind::kChat) {
-    result["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    const bool calls_alone = choice.text.empty() && !choice.calls.empty();
+    result["message"] = {{"role", "assistant"},
+                         {"content", calls_alone ? Json(nullptr) : Json(choice.text)},
+                         {"refusal", nullptr}};
+    if (!choice.reasoning.empty()) result["message"]["reasoning_content"] = choice.reasoning;
+    if (!choice.calls.empty()) result["message"]["tool_calls"] = calls_json(head, choice, false);
     if (logprobs) result["logprobs"] = chat_logprobs(choice, tokenizer);
   } else {
     result["text"] = choice.text;
@@ -86,8 +148,15 @@ Json choice_json(const ReplyHead& head, const Choice& choice, bool logprobs,
 
 }  // namespace
 
+int64_t text_end(const Choice& choice, const Tokenizer& tokenizer) {
+  int64_t end = choice.text_offset;
+  for (const ShownToken& one : shown_tokens(choice, tokenizer)) end += characters(one.text);
+  return end;
+}
+
 Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig& eviction) {
-  int64_t prompt = 0, generated = 0, cached = 0, reused = 0, seen = 0, kept = 0, evicted = 0;
+  int64_t prompt = 0, generated = 0, cached = 0, reused = 0, seen = 0, kept = 0, evicted = 0,
+          images = 0;
   int64_t peak = 0, bytes = 0, bound = 0;
   Json budget_entries = nullptr;
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -101,6 +170,7 @@ Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig
     // The last token drawn is not read.
     seen += usage.tokens.prompt + std::max<int64_t>(0, usage.tokens.generated - 1);
     kept += usage.kv.kept_entries;
+    images += usage.kv.kept_image_entries;
     evicted += usage.kv.evicted_entries;
     peak += usage.kv.peak_entries;
     bytes += usage.kv.bytes_peak;
@@ -127,6 +197,7 @@ Json usage_json(std::span<const Choice> choices, int64_t n, const EvictionConfig
             {"bytes", bytes},
             {"budget_entries", budget_entries},
             {"kept_entries", kept},
+            {"kept_image_entries", images},
             {"evicted_entries", evicted},
             {"peak_entries", peak},
             {"bytes_peak", bytes},
@@ -149,12 +220,15 @@ Json chunk_json(const ReplyHead& head, const Choice& fresh, bool first, bool log
                 const Tokenizer& tokenizer) {
   const bool chat = head.kind == ApiKind::kChat;
   Json result = head_json(head, chat ? "chat.completion.chunk" : "text_completion");
-  Json choice = choice_json(head, fresh, logprobs && !fresh.tokens.empty(), tokenizer);
+  Json choice = choice_json(head, fresh,
+                            logprobs && !(fresh.tokens.empty() && fresh.prompt.empty()), tokenizer);
   if (chat) {
     choice.erase("message");
     choice["delta"] = Json::object();
     if (first) choice["delta"]["role"] = "assistant";
     if (first || !fresh.text.empty()) choice["delta"]["content"] = fresh.text;
+    if (!fresh.reasoning.empty()) choice["delta"]["reasoning_content"] = fresh.reasoning;
+    if (!fresh.calls.empty()) choice["delta"]["tool_calls"] = calls_json(head, fresh, true);
   }
   result["choices"] = Json::array({std::move(choice)});
   return result;
@@ -165,6 +239,13 @@ Json usage_chunk_json(const ReplyHead& head, const Json& usage) {
   Json result = head_json(head, chat ? "chat.completion.chunk" : "text_completion");
   result["choices"] = Json::array();
   result["usage"] = usage;
+  return result;
+}
+
+Json trace_chunk_json(const ReplyHead& head, Json trace) {
+  Json result = head_json(head, "chat.completion.chunk");
+  result["choices"] = Json::array();
+  result["kv_trace"] = std::move(trace);
   return result;
 }
 

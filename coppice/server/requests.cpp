@@ -4,6 +4,8 @@
 
 #include "coppice/server/api_error.h"
 #include "coppice/server/fields.h"
+#include "coppice/server/image_parts.h"
+#include "coppice/server/text.h"
 
 namespace coppice {
 namespace {
@@ -11,7 +13,7 @@ namespace {
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
 
-// Text alone: parts of other kinds would reach a template that writes markers for them.
+// Text and pictures: parts of other kinds would reach a template that writes markers for them.
 void check_content(const Json& messages) {
   if (!messages.is_array()) refuse_field("messages", "expected a list of messages");
   if (messages.empty()) refuse_field("messages", "expected at least one message, got none");
@@ -21,10 +23,11 @@ void check_content(const Json& messages) {
     const Json& content = message["content"];
     if (!content.is_array()) continue;
     for (const Json& part : content) {
-      const bool text = part.is_object() && part.contains("type") && part["type"] == "text";
-      if (!text) {
+      const bool known = part.is_object() && part.contains("type") &&
+                         (part["type"] == "text" || part["type"] == "image_url");
+      if (!known) {
         refuse_field(fmt::format("messages[{}].content", i),
-                     "this model reads text alone; expected parts of type \"text\"");
+                     "expected parts of type \"text\" or \"image_url\"");
       }
     }
   }
@@ -52,19 +55,83 @@ void check_arguments(const Json& messages) {
   }
 }
 
+void check_tools(const Json& tools) {
+  if (!tools.is_array()) refuse_field("tools", "expected a list");
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    Fields tool(tools[i], place);
+    if (tool.text("type") != "function") refuse_field(place + ".type", "expected \"function\"");
+    const Json* object = tool.find("function");
+    if (object == nullptr) refuse_field(place + ".function", "is required");
+    tool.finish();
+    Fields function(*object, place + ".function");
+    const Json* name = function.find("name");
+    if (name == nullptr || !name->is_string() ||
+        !is_plain_name(name->get_ref<const std::string&>())) {
+      refuse_field(place + ".function.name", "expected 1 to 64 letters, digits, _ and -");
+    }
+    function.text("description");
+    const Json* parameters = function.find("parameters");
+    if (parameters != nullptr && !parameters->is_object()) {
+      refuse_field(place + ".function.parameters", "expected an object");
+    }
+    if (function.boolean("strict").value_or(false)) {
+      refuse_field(place + ".function.strict", "arguments cannot be held to a schema here");
+    }
+    function.finish();
+  }
+}
+
+// The tools that the model is shown: none with tool_choice "none".
+void read_tools(Fields& fields, OrderedJson& ordered, ChatRequest& chat) {
+  const Json* tools = fields.find("tools");
+  if (tools != nullptr) check_tools(*tools);
+  const bool any = tools != nullptr && !tools->empty();
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto") {
+    refuse_field("tool_choice",
+                 "expected \"auto\" or \"none\": that a model calls a tool cannot be promised");
+  }
+  if (choice != nullptr && *choice == "auto" && !any) {
+    refuse_field("tool_choice", "goes with tools alone");
+  }
+  if (!fields.boolean("parallel_tool_calls").value_or(true)) {
+    refuse_field("parallel_tool_calls", "that a model makes one call alone cannot be promised");
+  }
+  if (any && (choice == nullptr || *choice == "auto")) {
+    chat.tools = std::move(ordered["tools"]);
+  }
+}
+
 // Keys of messages keep the order in which they were written.
-ChatRequest read_messages(Fields& fields, std::string_view body) {
+ChatRequest read_messages(Fields& fields, std::string_view body, std::vector<std::string>& images) {
   const Json* messages = fields.find("messages");
   if (messages == nullptr) refuse_field("messages", "is required");
   check_content(*messages);
   check_arguments(*messages);
   ChatRequest chat;
-  chat.messages = parse_ordered_json(body, "request body")["messages"];
+  OrderedJson ordered = parse_ordered_json(body, "request body");
+  chat.messages = std::move(ordered["messages"]);
+  images = take_images(chat.messages);
   if (const Json* extra = fields.find("chat_template_kwargs")) {
     if (!extra->is_object()) refuse_field("chat_template_kwargs", "expected an object");
-    chat.extra = parse_ordered_json(body, "request body")["chat_template_kwargs"];
+    chat.extra = std::move(ordered["chat_template_kwargs"]);
   }
+  read_tools(fields, ordered, chat);
   return chat;
+}
+
+// Either `prompt`, or the chat of `messages`.
+std::optional<ChatRequest> read_text(Fields& fields, std::string_view body,
+                                     std::optional<std::string>& prompt,
+                                     std::vector<std::string>& images) {
+  prompt = fields.text("prompt");
+  if (fields.has("messages")) {
+    if (prompt) refuse_field("messages", "give either prompt or messages");
+    return read_messages(fields, body, images);
+  }
+  if (!prompt) refuse_field("prompt", "is required, or messages");
+  return std::nullopt;
 }
 
 std::vector<int32_t> read_ids(const Json& list, const std::string& name) {
@@ -113,7 +180,7 @@ ChatBody read_chat_body(std::string_view body) {
   Fields fields(object);
   ChatBody result;
   result.model = fields.text("model");
-  result.chat = read_messages(fields, body);
+  result.chat = read_messages(fields, body, result.images);
   result.generation = read_generation(fields);
   read_chat_logprobs(fields, result.generation.sampling);
   fields.expect_only("response_format", {{"type", "text"}});
@@ -129,13 +196,11 @@ CompletionBody read_completion_body(std::string_view body) {
   result.model = fields.text("model");
   result.prompts = read_prompts(fields);
   result.generation = read_generation(fields);
+  if (result.generation.trace) refuse_field("kv.trace", "goes with chat completions alone");
   SamplingParams& sampling = result.generation.sampling;
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
   result.echo = fields.boolean("echo").value_or(false);
-  if (result.echo && sampling.logprobs) {
-    refuse_field("logprobs", "not supported together with echo: scores of the prompt are not kept");
-  }
   fields.expect_only("best_of", result.generation.n);
   fields.expect_only("suffix", "");
   fields.finish();
@@ -152,15 +217,34 @@ TokenizeBody read_tokenize_body(std::string_view body) {
   Fields fields(object);
   TokenizeBody result;
   result.model = fields.text("model");
-  result.prompt = fields.text("prompt");
-  if (fields.has("messages")) {
-    if (result.prompt) refuse_field("messages", "give either prompt or messages");
-    result.chat = read_messages(fields, body);
+  result.chat = read_text(fields, body, result.prompt, result.images);
+  if (result.chat) {
     result.chat->add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
-  } else if (!result.prompt) {
-    refuse_field("prompt", "is required, or messages");
   } else {
     result.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  }
+  fields.finish();
+  return result;
+}
+
+SessionBody read_session_body(std::string_view body) {
+  const Json object = parse_body(body);
+  Fields fields(object);
+  SessionBody result;
+  const auto name = fields.text("name");
+  if (!name) refuse_field("name", "is required");
+  result.name = *name;
+  result.model = fields.text("model");
+  std::vector<std::string> images;
+  result.chat = read_text(fields, body, result.prompt, images);
+  if (!images.empty()) refuse_field("messages", "a session with pictures cannot be saved");
+  if (result.chat) result.chat->add_generation_prompt = false;
+  Generation generation;
+  read_kv(fields, generation);
+  result.kv = generation.kv;
+  if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
+    refuse_field("kv.budget",
+                 "a share of the text changes with every turn; a session needs a fixed budget");
   }
   fields.finish();
   return result;

@@ -18,6 +18,7 @@ namespace coppice {
 struct ChatBody {
   std::optional<std::string> model;
   ChatRequest chat;
+  std::vector<std::string> images;  // files, in the order of their places in `chat`
   Generation generation;
 };
 
@@ -34,7 +35,8 @@ struct TokenizeBody {
   std::optional<std::string> model;
   std::optional<std::string> prompt;  // or
   std::optional<ChatRequest> chat;
-  bool add_special_tokens = true;  // of a prompt
+  std::vector<std::string> images;  // of the chat
+  bool add_special_tokens = true;   // of a prompt
 };
 
 struct DetokenizeBody {
@@ -42,9 +44,19 @@ struct DetokenizeBody {
   std::vector<int32_t> tokens;
 };
 
+// A conversation to be saved: prompt or messages, as a request would read them.
+struct SessionBody {
+  std::string name;
+  std::optional<std::string> model;
+  std::optional<std::string> prompt;  // or
+  std::optional<ChatRequest> chat;    // without a generation prompt
+  KvWish kv;
+};
+
 ChatBody read_chat_body(std::string_view body);
 CompletionBody read_completion_body(std::string_view body);
 TokenizeBody read_tokenize_body(std::string_view body);
 DetokenizeBody read_detokenize_body(std::string_view body);
+SessionBody read_session_body(std::string_view body);
 
 }  // namespace coppice

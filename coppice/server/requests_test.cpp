@@ -101,7 +101,18 @@ TEST(Requests, prompts_may_be_text_ids_or_lists) {
 TEST(Requests, unknown_and_unsupported_fields_are_named) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("temprature":1)", "temprature"},
-      {R"("tools":[])", "tools"},
+      {R"("tools":{})", "tools"},
+      {R"("tools":[{"type":"code"}])", "tools[0].type"},
+      {R"("tools":[{"type":"function"}])", "tools[0].function"},
+      {R"("tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
+      {R"("tools":[{"type":"function","function":{"name":"f","parameters":1}}])",
+       "tools[0].function.parameters"},
+      {R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])",
+       "tools[0].function.strict"},
+      {R"("tool_choice":"auto")", "tool_choice"},
+      {R"("tool_choice":"required")", "tool_choice"},
+      {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice"},
+      {R"("parallel_tool_calls":false)", "parallel_tool_calls"},
       {R"("response_format":{"type":"json_object"})", "response_format"},
       {R"("reasoning_effort":"low")", "reasoning_effort"},
       {R"("stream_options":{"include_usage":true})", "stream_options"},
@@ -115,7 +126,6 @@ TEST(Requests, unknown_and_unsupported_fields_are_named) {
   const auto completion = [](const std::string& field) {
     return refused_field(read_completion_body, completion_with(field));
   };
-  EXPECT_EQ(completion(R"("echo":true,"logprobs":1)"), "logprobs");
   EXPECT_EQ(completion(R"("best_of":3)"), "best_of");
   EXPECT_EQ(completion(R"("suffix":"x")"), "suffix");
   EXPECT_EQ(refused_field(read_completion_body, "{}"), "prompt");
@@ -187,11 +197,52 @@ TEST(Requests, A11_cache_fields_of_every_kind_of_wrong) {
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"full"})"), "accepted");
 }
 
-TEST(Requests, images_are_refused) {
-  EXPECT_EQ(refused_field(read_chat_body,
-                          R"({"messages":[{"role":"user","content":[{"type":"image_url",
-                             "image_url":{"url":"file:///etc/passwd"}}]}]})"),
+std::string image_body(const std::string& image_url) {
+  return R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
+         R"({"type":"image_url","image_url":)" +
+         image_url + "}]}]}";
+}
+
+TEST(Requests, I18_pictures_come_as_data_alone) {
+  for (const char* url : {"file:///etc/passwd", "http://127.0.0.1/a.png", "http://169.254.169.254/",
+                          "HTTP://[::1]", "/etc/passwd", "", "//host/a.png", "datax:,", "data"})
+    EXPECT_EQ(refused_field(read_chat_body, image_body("{\"url\":\"" + std::string(url) + "\"}")),
+              "messages[0].content[1].image_url")
+        << url;
+}
+
+TEST(Requests, I09_broken_data_uris_are_refused) {
+  for (const char* data :
+       {"data:image/png;base64,hello", "data:image/png;base64,", "data:image/png,aGVsbG8=",
+        "data:image/png;base64,aGVs\\nbG8=", "data:image/png;base64,aGVsbG8",
+        "data:image/png;base64,====", "data:image/png;base64,aGV=bG8=",
+        "data:image/png;base64,aGV_bG8=", "data:;base64", "data:image/png;base64 ,aGVsbG8="})
+    EXPECT_EQ(refused_field(read_chat_body, image_body("{\"url\":\"" + std::string(data) + "\"}")),
+              "messages[0].content[1].image_url")
+        << data;
+  for (const char* url : {"5", "null", "{}", "[]", "{\"url\":3}"})
+    EXPECT_EQ(refused_field(read_chat_body, image_body(url)), "messages[0].content[1].image_url");
+  EXPECT_EQ(refused_field(read_chat_body, R"({"messages":[{"role":"user","content":[
+                             {"type":"input_audio","input_audio":{}}]}]})"),
             "messages[0].content");
+}
+
+TEST(Requests, I04_pictures_are_taken_out_in_order_up_to_a_number) {
+  const std::string one =
+      R"({"type":"image_url","image_url":{"url":"DATA:image/png;base64,aGVsbG8=","detail":"low"}})";
+  const auto body = [](const std::string& parts) {
+    return R"({"messages":[{"role":"user","content":[)" + parts + "]}]}";
+  };
+  const ChatBody read = read_chat_body(body(
+      one + R"(,{"type":"text","text":"b"},{"type":"image_url","image_url":"data:;base64,aGk="})"));
+  EXPECT_EQ(read.images, (std::vector<std::string>{"hello", "hi"}));
+  const OrderedJson& content = read.chat.messages[0]["content"];
+  EXPECT_EQ(content[0], (OrderedJson{{"type", "image"}}));
+  EXPECT_EQ(content[1]["text"], "b");
+  EXPECT_EQ(content[2], (OrderedJson{{"type", "image"}}));
+  std::string many = one;
+  for (int i = 0; i < 99; ++i) many += "," + one;
+  EXPECT_EQ(refused_field(read_chat_body, body(many)), "messages[0].content[32].image_url");
 }
 
 TEST(ResolveKv, fills_in_what_the_request_leaves_open) {

@@ -1,7 +1,6 @@
 #include "coppice/server/service.h"
 
 #include <algorithm>
-#include <array>
 #include <random>
 #include <span>
 
@@ -10,27 +9,15 @@
 #include "coppice/core/sha256.h"
 #include "coppice/server/answer.h"
 #include "coppice/server/api_error.h"
-#include "coppice/server/metrics.h"
+#include "coppice/server/page.h"
+#include "coppice/server/service_paths.h"
+#include "coppice/server/text.h"
 
 namespace coppice {
 namespace {
 
-struct Route {
-  std::string_view method, path;
-};
-constexpr std::array<Route, 7> kRoutes = {{{"GET", "/health"},
-                                           {"GET", "/metrics"},
-                                           {"GET", "/v1/models"},
-                                           {"POST", "/v1/chat/completions"},
-                                           {"POST", "/v1/completions"},
-                                           {"POST", "/tokenize"},
-                                           {"POST", "/detokenize"}}};
-constexpr std::string_view kModelPrefix = "/v1/models/";
-
 std::string sha256(std::string_view text) {
-  Sha256 hash;
-  hash.update(std::as_bytes(std::span(text.data(), text.size())));
-  return hash.finish();
+  return sha256_of(std::as_bytes(std::span(text.data(), text.size())));
 }
 
 // In a time that does not depend on where they differ. REQUIRES: equal sizes.
@@ -46,14 +33,6 @@ bool same_hash(const std::string& a, const std::string& b) {
 std::string random_hex() {
   std::random_device device;
   return fmt::format("{:08x}{:08x}", device(), device());
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
 }
 
 bool is_json_type(std::string_view content_type) {
@@ -80,8 +59,6 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
-Reply json_reply(const Json& body) { return {.body = dump_json(body)}; }
-
 }  // namespace
 
 Service::Service(const ServiceConfig& config, const Tokenizer& tokenizer,
@@ -89,6 +66,8 @@ Service::Service(const ServiceConfig& config, const Tokenizer& tokenizer,
     : config_(config),
       tokenizer_(tokenizer),
       chat_template_(chat_template),
+      habits_(chat_template == nullptr ? TemplateHabits{}
+                                       : template_habits(*chat_template, tokenizer)),
       loop_(loop),
       instance_(random_hex()) {
   for (const std::string& key : config_.api_keys) key_hashes_.push_back(sha256(key));
@@ -110,27 +89,27 @@ std::optional<Reply> Service::refuse_early(const ApiCall& call) {
                        "other host names",
                        "host_not_allowed");
   }
-  if (call.path != "/health" && !key_hashes_.empty() && !key_fits(call.authorization)) {
+  const bool page = find_page_file(call.path) != nullptr;
+  const bool open_to_all = page || call.path == "/health";
+  if (!open_to_all && !key_hashes_.empty() && !key_fits(call.authorization)) {
     Reply reply =
         error_reply(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
     return reply;
   }
-  std::string_view allowed;
-  for (const Route& route : kRoutes) {
-    if (route.path == call.path) allowed = route.method;
-  }
-  if (call.path.starts_with(kModelPrefix)) allowed = "GET";
+  const std::vector<std::string_view> allowed = allowed_methods(call.path);
   if (allowed.empty()) {
     return error_reply(404, "there is no " + in_quotes(call.path) + " here", "not_found");
   }
-  if (call.method != allowed && !(call.method == "HEAD" && allowed == "GET")) {
-    Reply reply = error_reply(405, fmt::format("{} takes {}, got {}", in_quotes(call.path), allowed,
+  const std::string_view method = call.method == "HEAD" ? std::string_view("GET") : call.method;
+  if (std::find(allowed.begin(), allowed.end(), method) == allowed.end()) {
+    const std::string methods = fmt::format("{}", fmt::join(allowed, ", "));
+    Reply reply = error_reply(405, fmt::format("{} takes {}, got {}", in_quotes(call.path), methods,
                                                in_quotes(call.method)));
-    reply.headers.emplace_back("Allow", allowed);
+    reply.headers.emplace_back("Allow", methods);
     return reply;
   }
-  if (allowed != "POST") return std::nullopt;
+  if (method != "POST") return std::nullopt;
   if (!is_json_type(call.content_type)) {
     return error_reply(415, "expected Content-Type: application/json (UTF-8), got " +
                                 in_quotes(call.content_type));
@@ -167,37 +146,6 @@ Reply Service::handle(const ApiCall& call) {
   }
 }
 
-Reply Service::dispatch(const ApiCall& call) {
-  if (call.path == "/v1/chat/completions") return chat(call);
-  if (call.path == "/v1/completions") return completion(call);
-  if (call.path == "/tokenize") return tokenize(call);
-  if (call.path == "/detokenize") return detokenize(call);
-  if (call.path == "/metrics") return metrics();
-  if (call.path == "/health") return json_reply({{"status", "ok"}});
-  return models(call);
-}
-
-Json Service::model_json() const {
-  const KvRules& kv = config_.kv;
-  return {{"id", config_.model_id},
-          {"object", "model"},
-          {"created", 0},
-          {"owned_by", "coppice"},
-          {"max_model_len", config_.max_model_tokens},
-          {"kv",
-           {{"policy", kv.eviction.policy},
-            {"budget", kv.budget.to_string()},
-            {"ceiling", kv.ceiling ? Json(*kv.ceiling) : Json(nullptr)}}}};
-}
-
-Reply Service::models(const ApiCall& call) const {
-  if (call.path == "/v1/models") {
-    return json_reply({{"object", "list"}, {"data", Json::array({model_json()})}});
-  }
-  check_model(call.path.substr(kModelPrefix.size()));
-  return json_reply(model_json());
-}
-
 void Service::check_model(const std::optional<std::string>& model) const {
   if (!model || *model == config_.model_id) return;
   throw ApiError(404,
@@ -206,13 +154,43 @@ void Service::check_model(const std::optional<std::string>& model) const {
                  "model", "model_not_found");
 }
 
-std::vector<int32_t> Service::encode_chat(const ChatRequest& chat) const {
+std::vector<ImageEncoder::Encoded> Service::encode_images(
+    const std::vector<std::string>& images) const {
+  std::vector<ImageEncoder::Encoded> encoded;
+  if (!images.empty() && config_.images == nullptr)
+    refuse_field("messages", "this model reads text alone, and pictures were given");
+  if (!images.empty() && !chat_template_->reads_content_parts())
+    refuse_field("messages", "this model's chat template has no place for pictures");
+  try {
+    for (const std::string& file : images)
+      encoded.push_back(config_.images->encode(std::as_bytes(std::span(file))));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) throw;
+    throw ApiError(400, fmt::format("picture {}: {}", encoded.size() + 1, error.what()), "messages",
+                   "invalid_image");
+  }
+  return encoded;
+}
+
+Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
+                                          const std::vector<std::string>& images) const {
   if (chat_template_ == nullptr) {
     throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
   }
   try {
+    const std::vector<ImageEncoder::Encoded> pictures = encode_images(images);
     const RenderedPrompt prompt = chat_template_->render(chat);
-    return tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+    std::vector<int32_t> ids =
+        tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
+    EncodedChat encoded{.request = {}, .format = reply_format(habits_, chat, prompt.text)};
+    if (config_.images == nullptr) {
+      encoded.request.prompt = std::move(ids);
+    } else {
+      set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
+    }
+    return encoded;
+  } catch (const ApiError&) {
+    throw;
   } catch (const Error& error) {
     throw api_error(error.code(), error.what(), "messages");
   }
@@ -237,8 +215,10 @@ Request Service::make_request(const Generation& generation, std::vector<int32_t>
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
-  return answer(call, ApiKind::kChat, body.generation,
-                {make_request(body.generation, encode_chat(body.chat))}, {});
+  EncodedChat chat = encode_chat(body.chat, body.images);
+  Request request = make_request(body.generation, std::move(chat.request.prompt));
+  request.images = std::move(chat.request.images);
+  return answer(call, ApiKind::kChat, body.generation, {std::move(request)}, {}, chat.format);
 }
 
 Reply Service::completion(const ApiCall& call) {
@@ -256,13 +236,15 @@ Reply Service::completion(const ApiCall& call) {
       if (body.echo) echoes.push_back(tokenizer_.decode(ids));
     }
     requests.push_back(make_request(body.generation, std::move(ids)));
+    requests.back().score_prompt = body.echo && body.generation.sampling.logprobs.has_value();
   }
   return answer(call, ApiKind::kCompletion, body.generation, std::move(requests),
                 std::move(echoes));
 }
 
 Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& generation,
-                      std::vector<Request> prompts, std::vector<std::string> echoes) {
+                      std::vector<Request> prompts, std::vector<std::string> echoes,
+                      const ReplyFormat& format) {
   std::vector<Request> requests;
   std::vector<std::string> starts;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
@@ -274,10 +256,14 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
   }
   const ReplyHead head{
       .kind = kind, .id = next_id(kind), .created = unix_time(), .model = config_.model_id};
-  const AnswerOptions options{.n = generation.n,
-                              .include_usage = generation.include_usage,
-                              .logprobs = generation.sampling.logprobs.has_value(),
-                              .eviction = *prompts.front().eviction};
+  const AnswerOptions options{
+      .n = generation.n,
+      .include_usage = generation.include_usage,
+      .logprobs = generation.sampling.logprobs.has_value(),
+      .scores_prompt = prompts.front().score_prompt,
+      .trace = generation.trace ? std::optional(config_.kv.cache) : std::nullopt,
+      .eviction = *prompts.front().eviction,
+      .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));
   Reply reply;
@@ -290,39 +276,6 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
     reply.body = dump_json(answer->wait());
   }
   return reply;
-}
-
-Reply Service::tokenize(const ApiCall& call) const {
-  const TokenizeBody body = read_tokenize_body(call.body);
-  check_model(body.model);
-  const std::vector<int32_t> ids =
-      body.chat ? encode_chat(*body.chat)
-                : tokenizer_.encode(*body.prompt, {.parse_special = true,
-                                                   .add_special = body.add_special_tokens});
-  return json_reply(
-      {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", config_.max_model_tokens}});
-}
-
-Reply Service::detokenize(const ApiCall& call) const {
-  const DetokenizeBody body = read_detokenize_body(call.body);
-  check_model(body.model);
-  for (const int32_t id : body.tokens) {
-    if (id >= tokenizer_.vocab_size()) {
-      refuse_field("tokens", "token id {} is not in the vocabulary of {}", id,
-                   tokenizer_.vocab_size());
-    }
-  }
-  return json_reply({{"prompt", tokenizer_.decode(body.tokens)}});
-}
-
-Reply Service::metrics() const {
-  std::map<int, int64_t> replies;
-  {
-    const std::lock_guard lock(mutex_);
-    replies = replies_;
-  }
-  return {.content_type = "text/plain; version=0.0.4",
-          .body = metrics_text(loop_.stats(), replies)};
 }
 
 std::string Service::next_id(ApiKind kind) {

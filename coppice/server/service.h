@@ -4,7 +4,8 @@
 // A call is checked, tokenised and queued on the caller's thread; the answer comes from the
 // engine's thread through a mailbox. Any number of threads may be in handle() at once.
 //
-// A call reaches the model and the counters, nothing else: no file, no other host, no process.
+// A call reaches the model and the counters, nothing else: no file, no other host, no process. The
+// one exception is the folder of saved sessions, where the operator names one.
 #pragma once
 
 #include <atomic>
@@ -19,12 +20,15 @@
 #include <utility>
 #include <vector>
 
+#include "coppice/engine/image_encoder.h"
 #include "coppice/processor/chat_template.h"
 #include "coppice/processor/tokenizer.h"
 #include "coppice/server/engine_loop.h"
 #include "coppice/server/generation.h"
 #include "coppice/server/replies.h"
+#include "coppice/server/reply_format.h"
 #include "coppice/server/requests.h"
+#include "coppice/server/session_service.h"
 
 namespace coppice {
 
@@ -54,7 +58,10 @@ struct ServiceConfig {
   // attacker points at this machine gets nothing.
   bool loopback_hosts_only = false;
   KvRules kv;
-  int64_t max_model_tokens = 0;  // positions of the model
+  int64_t max_model_tokens = 0;        // positions of the model
+  SessionService* sessions = nullptr;  // must outlive the service; null: there are none
+  ImageEncoder* images = nullptr;      // of a model that sees; must outlive the service
+  bool has_gate = false;               // of retention: the policies that can be asked for
 };
 
 class Service final {
@@ -76,21 +83,30 @@ class Service final {
   Reply completion(const ApiCall& call);
   Reply tokenize(const ApiCall& call) const;
   Reply detokenize(const ApiCall& call) const;
+  Reply sessions(const ApiCall& call) const;
+  Reply tokenizer_info() const;
   Reply models(const ApiCall& call) const;
   Reply metrics() const;
   Json model_json() const;
   bool key_fits(const std::string& authorization) const;
   void check_model(const std::optional<std::string>& model) const;
-  std::vector<int32_t> encode_chat(const ChatRequest& chat) const;
+  struct EncodedChat {
+    Request request;     // prompt and pictures; the rest is unset
+    ReplyFormat format;  // of the answers
+  };
+  EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images) const;
+  std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
   Request make_request(const Generation& generation, std::vector<int32_t> prompt) const;
   Reply answer(const ApiCall& call, ApiKind kind, const Generation& generation,
-               std::vector<Request> prompts, std::vector<std::string> echoes);
+               std::vector<Request> prompts, std::vector<std::string> echoes,
+               const ReplyFormat& format = {});
   std::string next_id(ApiKind kind);
   void count(int status);
 
   const ServiceConfig config_;
   const Tokenizer& tokenizer_;
   const ChatTemplate* chat_template_;
+  const TemplateHabits habits_;
   EngineLoop& loop_;
   std::vector<std::string> key_hashes_;
   const std::string instance_;  // random, part of every id

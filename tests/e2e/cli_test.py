@@ -55,7 +55,7 @@ class CliTest(unittest.TestCase):
         result = self.raw("--max-tokens", 5)
         self.assertEqual(set(result), {"text", "finish_reason", "tokens", "kv", "timing"})
         self.assertEqual(set(result["tokens"]), {"prompt", "generated", "reused"})
-        self.assertEqual(set(result["kv"]), {"policy", "budget_entries", "kept_entries", "evicted_entries",
+        self.assertEqual(set(result["kv"]), {"policy", "budget_entries", "kept_entries", "kept_image_entries", "evicted_entries",
                                              "peak_entries", "bytes_bound", "bytes_peak"})
         self.assertEqual(set(result["timing"]), {"load_s", "prefill_tokens_per_s", "decode_tokens_per_s",
                                                  "evict_share"})
@@ -295,6 +295,29 @@ class CliTest(unittest.TestCase):
         self.assertEqual(json.loads(self.call(*flags).stdout), shown)
         self.assertEqual(out.read_bytes(), before)
         self.refuse(*flags[:-3], "--out", out, "--lengths", 2000, code=1, says="2048")
+
+    def test_eval_ruler_keeps_to_its_length_and_names_what_was_in_force(self):
+        model, out = self.dir / "ruler.gguf", self.dir / "ruler.jsonl"
+        tiny_gguf.write(str(model), context=2048)
+        text = self.dir / "ruler.txt"
+        text.write_text("".join(f"This is sentence {i} of a story. " for i in range(60)))
+        flags = ["eval", "ruler", "--model", model, "--text", text, "--lengths", 900, "--trials", 1, "--kinds",
+                 "single", "variables", "--question", "both", "--policies", "streaming", "streaming:sinks=0",
+                 "--budgets", 64, "--out", out, "--json"]
+        shown = json.loads(self.call(*flags).stdout)
+        header, rows = self.rows_of(out)
+        self.assertEqual(len(header["template_sha256"]), 64)
+        self.assertEqual({(row["kind"], row["asked"]) for row in rows},
+                         {(kind, asked) for kind in ("single", "variables") for asked in ("seen", "unseen")})
+        for row in rows:
+            self.assertLessEqual(row["tokens"], 900)
+            if row["policy"] == "streaming:sinks=0":
+                self.assertEqual(row["options"]["sinks"], 0)
+            if row["budget"] == 64:
+                self.assertGreater(row["budget_bytes"], 0)
+        self.assertEqual(len(shown["summary"]), 2 * 2 * 3)
+        self.refuse(*flags, "--kinds", "magic", code=2, says="magic")
+        self.refuse(*flags, "--policies", "streaming:sinks=x", code=2, says="sinks")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server process and a plain HTTP client for tests: no third-party packages."""
+"""A server process, a plain HTTP client and what tests of them share: no third-party packages."""
 
 import http.client
 import json
@@ -9,8 +9,27 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
+
+import tiny_gguf
 
 COPPICE = os.environ["COPPICE_BINARY"]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+TEXT = "the quick brown fox jumps over the lazy dog, then the hen and the other heron. "
+
+
+def add_oracle_packages():
+    """Lets packages of scripts/setup oracle be imported."""
+    cache = os.environ.get("COPPICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "coppice")
+    sys.path.append(os.path.join(cache, "oracle/lib/python{}.{}/site-packages".format(*sys.version_info)))
+
+
+def chat(text, **more):
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 12, **more}
+
+
+def complete(prompt, **more):
+    return {"prompt": prompt, "temperature": 0, "max_tokens": 12, **more}
 
 
 class Server:
@@ -88,7 +107,7 @@ class Server:
         while time.time() < until:
             if what(self.metrics()):
                 return True
-            time.sleep(0.02)
+            time.sleep(0.002)
         return False
 
     def resident_bytes(self):
@@ -96,3 +115,22 @@ class Server:
             if line.startswith("VmRSS"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
+
+
+class MadeModelTest(unittest.TestCase):
+    """One server on a made model for all tests of a class."""
+
+    make, name, flags = staticmethod(tiny_gguf.write), "tiny", ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = str(pathlib.Path(cls.folder.name) / f"{cls.name}.gguf")
+        cls.make(cls.model)
+        cls.server = Server(cls.model, *cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        cls.folder.cleanup()
+        assert code == 0, cls.server.messages()

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""The server as a client meets it, on a tiny model. Needs no downloads; the tests of the official client run where
-the package `openai` can be imported (scripts/setup oracle installs it)."""
+"""The server as a client meets it, on a tiny model. Needs no downloads."""
 
 import json
-import os
 import pathlib
 import signal
 import socket
@@ -17,47 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import tiny_gguf  # noqa: E402
-from serve_client import COPPICE, Server  # noqa: E402
-
-CACHE = os.environ.get("COPPICE_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "coppice")
-sys.path.append(os.path.join(CACHE, "oracle/lib/python{}.{}/site-packages".format(*sys.version_info)))
-try:
-    import openai
-except ImportError:
-    openai = None
+from serve_client import CHAT, COMPLETIONS, COPPICE, TEXT, MadeModelTest, Server, chat, complete  # noqa: E402
 
 ROWS = tiny_gguf.LAYERS * tiny_gguf.KV_HEADS
-TEXT = "the quick brown fox jumps over the lazy dog, then the hen and the other heron. "
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BUDGET = 32
 FLAGS = ["--kv-budget", BUDGET, "--chunk", 16, "--kv-pool", "512KiB", "--max-running", 8, "--max-body", "256KiB"]
-
-
-def chat(text, **more):
-    return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 12, **more}
-
-
-def complete(prompt, **more):
-    return {"prompt": prompt, "temperature": 0, "max_tokens": 12, **more}
 
 
 def content(result, index=0):
     return result["choices"][index]["message"]["content"]
 
 
-class ServeTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.model = str(pathlib.Path(cls.folder.name) / "tiny.gguf")
-        tiny_gguf.write(cls.model)
-        cls.server = Server(cls.model, *FLAGS)
-
-    @classmethod
-    def tearDownClass(cls):
-        code = cls.server.stop()
-        cls.folder.cleanup()
-        assert code == 0, cls.server.messages()
+class ServeTest(MadeModelTest):
+    flags = FLAGS
 
     def tearDown(self):
         metrics = self.server.metrics()  # the server lives, and its bound held
@@ -167,7 +137,6 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(echoed, TEXT + text)
         joined = "".join(event["choices"][0]["text"] for event in self.server.stream(COMPLETIONS, complete(TEXT, echo=True)))
         self.assertEqual(joined, echoed)
-        self.refused(COMPLETIONS, complete(TEXT, echo=True, logprobs=1), param="logprobs")
 
     def test_A05_logprobs_have_the_bytes_of_the_answer(self):
         result = self.server.answer(CHAT, chat(TEXT, logprobs=True, top_logprobs=2, ignore_eos=True, max_tokens=40))
@@ -424,61 +393,6 @@ class OtherServersTest(unittest.TestCase):
             done = subprocess.run([COPPICE, "serve", "--model", self.model, *flags], capture_output=True, text=True,
                                   check=False, timeout=60)
             self.assertEqual(done.returncode, 2, f"{flags} {done.stderr}")
-
-
-@unittest.skipIf(openai is None, "the package openai is not installed: scripts/setup oracle installs it")
-class OpenaiClientTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.model = str(pathlib.Path(cls.folder.name) / "tiny.gguf")
-        tiny_gguf.write(cls.model)
-        cls.server = Server(cls.model, *FLAGS, "--api-key", "k")
-        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="k", max_retries=0)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        code = cls.server.stop()
-        cls.folder.cleanup()
-        assert code == 0
-
-    def test_models(self):
-        self.assertEqual([model.id for model in self.client.models.list()], ["tiny"])
-        self.assertEqual(self.client.models.retrieve("tiny").id, "tiny")
-
-    def test_chat(self):
-        ask = {"model": "tiny", "messages": [{"role": "user", "content": TEXT}], "temperature": 0, "max_tokens": 12}
-        whole = self.client.chat.completions.create(**ask, logprobs=True, top_logprobs=2, extra_body={"kv": {"budget": 24}})
-        self.assertEqual(whole.usage.model_dump()["kv"]["budget"], 24)
-        self.assertEqual(len(whole.choices[0].logprobs.content[0].top_logprobs), 2)
-        text, usage = "", None
-        with self.client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True},
-                                                 extra_body={"kv": {"budget": 24}}) as stream:
-            for chunk in stream:
-                text += chunk.choices[0].delta.content or "" if chunk.choices else ""
-                usage = chunk.usage or usage
-        self.assertEqual(text, whole.choices[0].message.content)
-        self.assertEqual(usage.completion_tokens, whole.usage.completion_tokens)
-
-    def test_completions(self):
-        ask = {"model": "tiny", "temperature": 0, "max_tokens": 8}
-        result = self.client.completions.create(prompt=[TEXT, "the"], echo=True, n=2, **ask)
-        self.assertEqual(len(result.choices), 4)
-        self.assertTrue(result.choices[0].text.startswith(TEXT))
-        scored = self.client.completions.create(prompt=[1, 2, 3], logprobs=2, **ask)
-        self.assertEqual(len(scored.choices[0].logprobs.tokens), len(scored.choices[0].logprobs.token_logprobs))
-        streamed = self.client.completions.create(prompt=TEXT, stream=True, **ask)
-        self.assertEqual(TEXT + "".join(chunk.choices[0].text for chunk in streamed), result.choices[0].text)
-
-    def test_errors(self):
-        with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.chat.completions.create(model="tiny", messages=[], max_tokens=1)
-        self.assertEqual(caught.exception.param, "messages")
-        with self.assertRaises(openai.NotFoundError):
-            self.client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "x"}])
-        with self.assertRaises(openai.AuthenticationError):
-            self.client.with_options(api_key="x").models.list()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
 
 std::vector<std::string> fuzz_seeds() {
   return {
+      R"(0{"messages":[{"role":"user","content":[{"type":"image_url","image_url":)"
+      R"({"url":"data:image/png;base64,aGVsbG8="}},{"type":"text","text":"a"}]}]})",
       R"(0{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"n":2,"stop":["x"],
          "kv":{"budget":"12.5%","policy":"knorm","sinks":1,"recent":2},"logit_bias":{"5":-1.5},
          "stream":true,"stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":2})",

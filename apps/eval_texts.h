@@ -1,0 +1,22 @@
+// What evaluations read besides a model: texts, and the text side of the model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/eval_grid.h"
+#include "coppice/eval/asking.h"
+
+namespace coppice {
+
+// The texts of all files, in their order; a *.jsonl file gives its documents that are no
+// conversations, of one source where `source` is not empty. Throws kInvalidArgument for a *.jsonl
+// file that has none.
+std::vector<std::string> read_passages(const std::vector<std::string>& paths,
+                                       const std::string& source = {});
+std::string sha256_of(const std::vector<std::string>& passages);
+
+// Throws kNotFound when the model brings no chat template that can be used. `grid` must outlive it.
+TextModel text_model(const EvalGrid& grid);
+
+}  // namespace coppice
