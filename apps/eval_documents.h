@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/runtime.h"
-#include "coppice/eval/held_out.h"
+#include "coppice/eval/eval_documents.h"
 #include "coppice/train/document_file.h"
 #include "coppice/train/encode_document.h"
 

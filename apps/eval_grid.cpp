@@ -11,6 +11,7 @@
 #include "apps/report.h"
 #include "apps/usage.h"
 #include "coppice/core/error.h"
+#include "coppice/core/sha256.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/loader/safetensors_file.h"
 

@@ -47,6 +47,7 @@ class EvalGrid final {
 
 // Each adds itself to `coppice eval`.
 void add_eval_held_out(CLI::App& eval);
+void add_eval_agreement(CLI::App& eval);
 void add_eval_recall(CLI::App& eval);
 void add_eval_ruler(CLI::App& eval);
 void add_eval_kept(CLI::App& eval);

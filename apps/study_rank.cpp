@@ -64,11 +64,15 @@ void add_words(std::vector<std::string>& words, const std::string& flag,
   words.insert(words.end(), values.begin(), values.end());
 }
 
+std::string summary_path(const RankFlags& flags, const RankTask& task) {
+  return (fs::path(flags.out) / (task.name + ".summary.json")).string();
+}
+
 std::vector<std::string> eval_words(const RankFlags& flags, const RankTask& task,
                                     const std::vector<std::string>& policies,
-                                    const std::string& summary) {
+                                    const std::string& data_folder) {
   std::vector<std::string> words = {"eval"};
-  const std::vector<std::string> own = task.words(flags.quick, (cache_folder() / "data").string());
+  const std::vector<std::string> own = task.words(flags.quick, data_folder);
   words.insert(words.end(), own.begin(), own.end());
   const std::vector<int64_t>& preset =
       flags.quick && !task.quick_budgets.empty() ? task.quick_budgets : task.budgets;
@@ -83,7 +87,7 @@ std::vector<std::string> eval_words(const RankFlags& flags, const RankTask& task
   if (flags.threads > 0) add_words(words, "--threads", {fmt::format("{}", flags.threads)});
   add_words(words, "--seed", {fmt::format("{}", flags.seed)});
   add_words(words, "--out", {(fs::path(flags.out) / (task.name + ".jsonl")).string()});
-  add_words(words, "--summary", {summary});
+  add_words(words, "--summary", {summary_path(flags, task)});
   if (flags.restart) words.emplace_back("--restart");
   return words;
 }
@@ -105,17 +109,17 @@ void run_eval(const RankTask& task, std::vector<std::string> words) {
 
 RankResult run_task(const RankFlags& flags, const RankTask& task,
                     const std::vector<std::string>& policies) {
-  const fs::path folder = flags.out;
-  const std::string summary = (folder / (task.name + ".summary.json")).string();
-  const std::vector<std::string> words = eval_words(flags, task, policies, summary);
   if (!flags.report_only) {
     std::cout << "== " << task.title << std::endl;
-    run_eval(task, words);
+    run_eval(task, eval_words(flags, task, policies, (cache_folder() / "data").string()));
   }
+  const std::string summary = summary_path(flags, task);
   RankResult result{.task = task, .summary = {}, .rows = {}, .command = "coppice"};
-  for (const std::string& word : words) result.command += " " + word;
+  // For readers elsewhere: the folder of `make data` by its usual name.
+  for (const std::string& word : eval_words(flags, task, policies, "~/.cache/coppice/data"))
+    result.command += " " + word;
   result.summary = parse_json(read_text_file(summary), summary);
-  result.rows = RecordFile::read((folder / (task.name + ".jsonl")).string());
+  result.rows = RecordFile::read((fs::path(flags.out) / (task.name + ".jsonl")).string());
   return result;
 }
 
@@ -131,6 +135,7 @@ std::string rank_command(const RankFlags& flags, int64_t budgets_given) {
                         flags.budgets[static_cast<std::size_t>(i)]);
   if (!flags.plan.empty()) text += " --plan " + flags.plan;
   if (flags.chunk != 128) text += fmt::format(" --chunk {}", flags.chunk);
+  if (flags.threads > 0) text += fmt::format(" --threads {}", flags.threads);
   if (flags.seed != 1) text += fmt::format(" --seed {}", flags.seed);
   return text;
 }

@@ -9,8 +9,8 @@
 
 #include <vector>
 
+#include "coppice/eval/eval_documents.h"
 #include "coppice/eval/eval_task.h"
-#include "coppice/eval/held_out.h"
 
 namespace coppice {
 

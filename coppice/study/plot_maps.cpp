@@ -25,6 +25,20 @@ std::vector<const Json*> evicting(const Json& summary) {
   return all;
 }
 
+double seen_share(const Json& setting, std::size_t kind) {
+  double all = 0;
+  for (const Json& count : setting.at("seen_kinds")) all += count.get<double>();
+  return all > 0 ? setting.at("seen_kinds").at(kind).get<double>() / all : 0.0;
+}
+
+// Those that the text had.
+std::vector<std::size_t> seen_kinds(const Json& setting) {
+  std::vector<std::size_t> kinds;
+  for (std::size_t kind = 0; kind < kTokenKinds; ++kind)
+    if (seen_share(setting, kind) > 0) kinds.push_back(kind);
+  return kinds;
+}
+
 void draw_key(Svg& svg, double x, double y, const char* prefix, int steps, const char* low,
               const char* high) {
   svg.text("f-soft small", x - 6, y + 10, "end", low);
@@ -66,7 +80,7 @@ Svg plot_kept_map(const Json& summary) {
   Svg svg(left + cell * static_cast<double>(layers) + 20,
           top + strip * static_cast<double>(all.size()) + 30, "Entries kept per layer and head");
   svg.text("f-ink strong", 10, 20, "start", "Entries kept, over the budget");
-  draw_key(svg, left + 130, 10, "q", 10, "none", "2.5 times");
+  draw_key(svg, left + 130, 10, "q", 10, "none", "2.25 times and more");
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Json& setting = *all[i];
     const double y = top + strip * static_cast<double>(i);
@@ -95,19 +109,27 @@ Svg plot_kept_map(const Json& summary) {
 
 Svg plot_kind_map(const Json& summary) {
   const std::vector<const Json*> all = evicting(summary);
-  constexpr double kCell = 86, kTall = 26, kLeft = 150, kTop = 70;
-  Svg svg(kLeft + kCell * kTokenKinds + 20, kTop + kTall * static_cast<double>(all.size()) + 10,
+  if (all.empty()) return Svg(10, 10, "nothing kept");
+  const std::vector<std::size_t> kinds = seen_kinds(*all.front());
+  constexpr double kCell = 86, kTall = 26, kLeft = 150, kTop = 84;
+  Svg svg(kLeft + kCell * static_cast<double>(kinds.size()) + 20,
+          kTop + kTall * static_cast<double>(all.size()) + 10,
           "Kinds of token that each policy keeps");
   svg.text("f-ink strong", 10, 20, "start", "Share among the kept over share among the seen");
   draw_key(svg, 480, 10, "d", 11, "quarter", "four times");
-  for (std::size_t kind = 0; kind < kTokenKinds; ++kind)
-    svg.text("f-soft small", kLeft + kCell * (static_cast<double>(kind) + 0.5), kTop - 10, "middle",
-             kTokenKindNames[kind]);
+  svg.text("f-soft small", kLeft - 10, kTop - 10, "end", "of what was read");
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const double middle = kLeft + kCell * (static_cast<double>(k) + 0.5);
+    svg.text("f-ink small", middle, kTop - 25, "middle", kTokenKindNames[kinds[k]]);
+    svg.text("f-soft small", middle, kTop - 10, "middle",
+             fmt::format("{:.1f} %", 100 * seen_share(*all.front(), kinds[k])));
+  }
   for (std::size_t i = 0; i < all.size(); ++i) {
     const double y = kTop + kTall * static_cast<double>(i);
     svg.text("f-ink", kLeft - 10, y + 17, "end", policy_of(*all[i]));
-    for (std::size_t kind = 0; kind < kTokenKinds; ++kind) {
-      const double lean = kind_lean(*all[i], kind), x = kLeft + kCell * static_cast<double>(kind);
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      const double lean = kind_lean(*all[i], kinds[k]);
+      const double x = kLeft + kCell * static_cast<double>(k);
       svg.rect(lean_class(lean), x, y, kCell - 2, kTall - 2, lean_hint(lean));
       svg.text(std::abs(lean) > 1.5 ? "f-page small" : "f-ink small", x + kCell / 2, y + 16,
                "middle", fmt::format("{:.2f}", std::exp2(lean)));
@@ -119,14 +141,17 @@ Svg plot_kind_map(const Json& summary) {
 Svg plot_head_kinds(const Json& setting) {
   const auto rows = static_cast<int64_t>(setting.at("kept").size());
   const auto heads = setting.at("kv_heads").get<int64_t>();
+  const std::vector<std::size_t> kinds = seen_kinds(setting);
   const double cell = std::clamp(760.0 / static_cast<double>(rows), 3.0, 24.0);
   constexpr double kTall = 22, kLeft = 110, kTop = 48;
-  Svg svg(kLeft + cell * static_cast<double>(rows) + 20, kTop + kTall * kTokenKinds + 28,
+  Svg svg(kLeft + cell * static_cast<double>(rows) + 20,
+          kTop + kTall * static_cast<double>(kinds.size()) + 28,
           "Kinds of token that each head keeps");
   svg.text("f-ink strong", 10, 20, "start", policy_of(setting) + ": what each head keeps");
   draw_key(svg, 480, 10, "d", 11, "quarter", "four times");
-  for (std::size_t kind = 0; kind < kTokenKinds; ++kind) {
-    const double y = kTop + kTall * static_cast<double>(kind);
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const std::size_t kind = kinds[k];
+    const double y = kTop + kTall * static_cast<double>(k);
     svg.text("f-ink small", kLeft - 8, y + 14, "end", kTokenKindNames[kind]);
     for (int64_t row = 0; row < rows; ++row) {
       const double lean = kind_lean(setting, kind, row);
@@ -135,7 +160,7 @@ Svg plot_head_kinds(const Json& setting) {
                            kTokenKindNames[kind], lean_hint(lean)));
     }
   }
-  const double foot = kTop + kTall * kTokenKinds + 14;
+  const double foot = kTop + kTall * static_cast<double>(kinds.size()) + 14;
   svg.text("f-soft small", kLeft, foot, "start", "layer 0");
   svg.text("f-soft small", kLeft + cell * static_cast<double>(rows), foot, "end",
            fmt::format("layer {}", rows / heads - 1));

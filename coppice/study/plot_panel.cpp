@@ -51,17 +51,44 @@ Axis value_axis(const Panel& panel) {
   return {low - margin, high + margin, kBottom, kTop, false};
 }
 
+// Round values inside the axis, about `wanted` of them.
+std::vector<double> round_ticks(const Axis& axis, double wanted) {
+  std::vector<double> ticks;
+  if (axis.log && axis.high > 1.6 * axis.low) {
+    // Of each decade; the finer list where the coarser gives too few.
+    for (const std::vector<double>& steps : {std::vector<double>{1, 2, 5},
+                                             {1, 1.5, 2, 3, 5, 7},
+                                             {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4}}) {
+      ticks.clear();
+      for (double decade = std::pow(10.0, std::floor(std::log10(axis.low))); decade <= axis.high;
+           decade *= 10)
+        for (const double step : steps)
+          if (decade * step >= axis.low && decade * step <= axis.high)
+            ticks.push_back(decade * step);
+      if (static_cast<double>(ticks.size()) >= wanted - 1) break;
+    }
+    return ticks;
+  }
+  const double rough = (axis.high - axis.low) / wanted;
+  const double decade = std::pow(10.0, std::floor(std::log10(rough)));
+  const double step = decade * (rough < 1.5 * decade   ? 1
+                                : rough < 3.5 * decade ? 2
+                                : rough < 7.5 * decade ? 5
+                                                       : 10);
+  const auto first = static_cast<int64_t>(std::ceil(axis.low / step - 1e-9));
+  const auto last = static_cast<int64_t>(std::floor(axis.high / step + 1e-9));
+  for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
+  return ticks;
+}
+
 void draw_frame(Svg& svg, const Panel& panel, const Axis& x, const Axis& y,
                 const std::vector<double>& x_ticks, PlotAgainst against) {
   svg.text("f-ink strong", kLeft, 20, "start", panel.title);
   svg.text("f-soft small", kLeft, 36, "start",
            panel.axis + (panel.higher_is_better ? " (higher is better)" : " (lower is better)"));
-  for (int i = 0; i <= 5; ++i) {
-    const double pixel = y.from + (y.to - y.from) * i / 5;
-    const double value =
-        y.log ? y.low * std::pow(y.high / y.low, i / 5.0) : y.low + (y.high - y.low) * i / 5;
-    svg.line("s-grid hair", kLeft, pixel, kRight, pixel);
-    svg.text("f-soft small", kLeft - 8, pixel + 4, "end", fmt::format("{:.2f}", value));
+  for (const double tick : round_ticks(y, 5)) {
+    svg.line("s-grid hair", kLeft, y.at(tick), kRight, y.at(tick));
+    svg.text("f-soft small", kLeft - 8, y.at(tick) + 4, "end", fmt::format("{:.4g}", tick));
   }
   for (const double tick : x_ticks) {
     svg.line("s-grid hair", x.at(tick), kBottom, x.at(tick), kBottom + 5);
@@ -117,8 +144,7 @@ Svg plot_panel(const Panel& panel, PlotAgainst against,
   const Axis x{low, high, kLeft, kRight, true};
   ticks.erase(std::ranges::unique(ticks).begin(), ticks.end());
   if (against == PlotAgainst::kBytes) {
-    ticks.clear();
-    for (int i = 0; i < 5; ++i) ticks.push_back(low * std::pow(high / low, (i + 0.5) / 5));
+    ticks = round_ticks(x, 5);
   }
   draw_frame(svg, panel, x, y, ticks, against);
 

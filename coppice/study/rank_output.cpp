@@ -46,7 +46,6 @@ bool convert_to_png(const fs::path& svg) {
 std::string own_policy(const RankStudy& study) {
   std::string first;
   for (const RankResult& result : study.results) {
-    if (result.task.shows != "quality") continue;
     for (const Json& entry : result.summary.at("summary")) {
       const std::string policy = entry.at("policy").get<std::string>();
       if (policy == "dbtrimkv") return policy;

@@ -24,7 +24,9 @@ constexpr const char* kPageCss =
     ".lead{border-left:4px solid var(--ours);background:var(--card);padding:12px 18px;margin:20px "
     "0}"
     ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(560px,100%),1fr));"
-    "gap:20px}svg{max-width:100%;height:auto}.curve:hover .line{stroke-width:4}"
+    "gap:20px}.plot{overflow-x:auto;min-width:0}.plot svg{max-width:100%;height:auto}"
+    "@media(max-width:700px){body{padding:20px 16px 60px}.plot svg{max-width:none}}"
+    ".curve:hover .line{stroke-width:4}"
     "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}"
     "th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid var(--edge)}"
     "tr.ours{color:var(--ours);font-weight:600}details{margin:14px 0}.wide{overflow-x:auto}";
@@ -76,10 +78,12 @@ class Writer final {
         "content=\"width=device-width\"><title>Coppice: a ranking of eviction policies</title>"
         "<style>" +
         std::string(kPageCss) + plot_css() + "</style></head><body>\n");
+    const std::string how_many =
+        standings_.empty() ? "" : fmt::format(" under {} eviction policies", standings_.size());
     page(fmt::format(
-        "<h1>Which entries are worth keeping</h1><p class=\"soft\">{} under {} eviction "
-        "policies, one engine, equal budgets{}</p>\n",
-        escape_markup(study_.model), standings_.size(),
+        "<h1>Which entries are worth keeping</h1><p class=\"soft\">{}{}, one engine, equal "
+        "budgets{}</p>\n",
+        escape_markup(study_.model), how_many,
         study_.quick ? ". A quick run: few texts, so wide intervals and rough ranks" : ""));
     quality();
     for (const RankResult& result : study_.results) {
@@ -95,7 +99,7 @@ class Writer final {
   void page(const std::string& html) { report_.html += html; }
 
   void plot(const std::string& name, const Svg& svg) {
-    page("<div>" + svg.inside_html() + "</div>");
+    page("<div class=\"plot\">" + svg.inside_html() + "</div>");
     report_.plots.emplace_back(name, svg);
   }
 

@@ -86,7 +86,7 @@ TEST(RankReport, IsOnePageWithItsPlotsAndTables) {
 
 TEST(RankPlan, TheBuiltInOneIsWhole) {
   const auto plan = parse_rank_plan(kRankPlan, "plan");
-  EXPECT_EQ(plan.size(), 4u);
+  EXPECT_EQ(plan.size(), 5u);
   for (const RankTask& task : plan)
     for (const bool quick : {false, true})
       for (const std::string& word : task.words(quick, "/d"))
