@@ -124,8 +124,11 @@ void add_eval_command(CLI::App& program) {
       ->capture_default_str();
   ppl->callback([options] { eval_ppl(*options); });
   add_eval_held_out(*eval);
+  add_eval_agreement(*eval);
   add_eval_recall(*eval);
   add_eval_ruler(*eval);
+  add_eval_kept(*eval);
+  add_eval_cost(*eval);
 }
 
 }  // namespace coppice

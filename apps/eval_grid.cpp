@@ -13,6 +13,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/sha256.h"
 #include "coppice/eval/evaluator.h"
+#include "coppice/loader/safetensors_file.h"
 
 namespace coppice {
 namespace {
@@ -74,6 +75,8 @@ void add_grid_options(CLI::App& app, GridOptions& options) {
   app.add_option("--out", options.out,
                  "results, a JSON object a line; a file of the same configuration is continued")
       ->required();
+  app.add_option("--summary", options.summary,
+                 "also write what --json prints into this file, without touching stdout");
   app.add_flag("--restart", options.restart, "begin --out anew and lose the results it holds");
   app.add_option("--seed", options.seed, "of policy random, of trials and of intervals")
       ->capture_default_str();
@@ -151,13 +154,18 @@ void EvalGrid::run(EvalTask& task, const std::string& data_sha256) const {
         row.update(setting_details(eviction, cache));
     }
   }
+  const Json whole = {{"task", task.name()},
+                      {"configuration", shared},
+                      {"out", options_.out},
+                      {"rows", file.rows().size()},
+                      {"summary", summary}};
+  if (!options_.summary.empty()) {
+    const std::string text = dump_json(whole) + "\n";
+    const std::span<const std::byte> parts[] = {std::as_bytes(std::span(text))};
+    write_file_atomically(options_.summary, parts);
+  }
   if (options_.model.json) {
-    std::cout << dump_json({{"task", task.name()},
-                            {"configuration", shared},
-                            {"out", options_.out},
-                            {"rows", file.rows().size()},
-                            {"summary", summary}})
-              << "\n";
+    std::cout << dump_json(whole) << "\n";
   } else {
     std::cout << task.table(summary);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "apps/eval_documents.h"
 #include "apps/eval_grid.h"
 #include "apps/usage.h"
 #include "coppice/eval/held_out.h"
@@ -17,21 +18,6 @@ struct HeldOutFlags {
   std::string data;
   HeldOutOptions task = {.contexts = {2048}, .documents = 16};
 };
-
-// Documents of at least `shortest` tokens, cut to `longest`.
-std::vector<EvalDocument> read_documents(const DocumentFile& file, const DocumentEncoder& encoder,
-                                         int64_t shortest, int64_t longest) {
-  std::vector<EvalDocument> documents;
-  for (int64_t i = 0; i < file.size(); ++i) {
-    Document document = file.read(i);
-    std::vector<int32_t> tokens = encoder.encode(document, file.where(i)).tokens;
-    if (static_cast<int64_t>(tokens.size()) < shortest) continue;
-    tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(longest)));
-    tokens.shrink_to_fit();
-    documents.push_back({i, document.id, document.source, std::move(tokens)});
-  }
-  return documents;
-}
 
 void eval_held_out(const HeldOutFlags& flags) {
   const DocumentFile file = DocumentFile::open(flags.data);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "coppice/core/error.h"
-#include "coppice/core/log.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/eval/intervals.h"
 #include "coppice/eval/perplexity.h"
@@ -13,31 +12,6 @@
 
 namespace coppice {
 namespace {
-
-// Of those at least `context` long, `wanted` spread evenly; all of them for 0.
-std::vector<std::size_t> choose(const std::vector<EvalDocument>& documents, int64_t context,
-                                int64_t wanted) {
-  std::vector<std::size_t> fit;
-  int64_t longest = 0;
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(documents[i].tokens.size());
-    longest = std::max(longest, tokens);
-    if (tokens >= context) fit.push_back(i);
-  }
-  if (fit.empty())
-    fail_argument("held-out text: no document has {} tokens, the longest has {}", context, longest);
-  const auto have = static_cast<int64_t>(fit.size());
-  if (wanted == 0 || wanted == have) return fit;
-  if (wanted > have) {
-    log_warning("held-out text: {} documents have {} tokens, {} were asked for", have, context,
-                wanted);
-    return fit;
-  }
-  std::vector<std::size_t> chosen;
-  for (int64_t k = 0; k < wanted; ++k)
-    chosen.push_back(fit[static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted))]);
-  return chosen;
-}
 
 struct Paired {
   double nll = 0.0;
@@ -50,26 +24,12 @@ struct Paired {
 HeldOutTask::HeldOutTask(const EvalModel& model, std::vector<EvalDocument> documents,
                          const HeldOutOptions& options)
     : model_(model), documents_(std::move(documents)), options_(options) {
-  if (options.documents < 0)
-    fail_argument("held-out text: expected at least 1 document, got {}", options.documents);
-  std::ranges::sort(options_.contexts);
-  const auto repeated = std::ranges::unique(options_.contexts);
-  options_.contexts.erase(repeated.begin(), repeated.end());
   const int64_t range = model.model->args().max_position_embeddings;
-  std::vector<std::vector<std::size_t>> chosen;
-  std::size_t most = 0;
-  for (const int64_t context : options_.contexts) {
-    if (context < 4) fail_argument("held-out text: a context of {} tokens is too short", context);
+  for (const int64_t context : options_.contexts)
     if (context > range)
       fail(ErrorCode::kCapacity,
            "held-out text: a context of {} tokens passes the model's {} positions", context, range);
-    chosen.push_back(choose(documents_, context, options_.documents));
-    most = std::max(most, chosen.back().size());
-  }
-  // All contexts in turn, so that a run that is ended early has something of each.
-  for (std::size_t k = 0; k < most; ++k)
-    for (std::size_t c = 0; c < chosen.size(); ++c)
-      if (k < chosen[c].size()) items_.push_back({chosen[c][k], options_.contexts[c]});
+  items_ = choose_parts("held-out text", documents_, options_.contexts, options_.documents);
 }
 
 std::vector<Json> HeldOutTask::keys(int64_t item) const {

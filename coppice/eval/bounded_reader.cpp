@@ -1,0 +1,50 @@
+#include "coppice/eval/bounded_reader.h"
+
+#include <algorithm>
+
+#include "coppice/core/error.h"
+#include "coppice/engine/engine.h"
+#include "coppice/engine/pass.h"
+#include "coppice/models/load.h"
+#include "coppice/models/model.h"
+
+namespace coppice {
+namespace {
+
+CacheConfig sized_cache(const EvalModel& model, const EvictionConfig& eviction,
+                        int64_t total_tokens) {
+  CacheConfig config = cache_config(model.model->args(), model.kv_dtype, c10::Device(c10::kCPU));
+  config.max_blocks = worst_case_blocks(config, eviction, model.chunk_tokens, total_tokens);
+  return config;
+}
+
+}  // namespace
+
+BoundedReader::BoundedReader(const EvalModel& model, const EvictionConfig& eviction,
+                             int64_t total_tokens)
+    : model_(model),
+      cache_(sized_cache(model, eviction, total_tokens)),
+      backend_(cache_),
+      policy_(eviction, cache_.config()),
+      sequence_(cache_.add_sequence()) {
+  if (policy_.needs().gate && !has_gate(*model.model))
+    fail_argument("policy {} needs a retention gate, and this model has none", policy_.name());
+}
+
+at::Tensor BoundedReader::read(std::span<const int32_t> ids) {
+  const PassPart part{.sequence = sequence_, .tokens = ids, .policy = &policy_};
+  at::Tensor hidden = forward_pass(*model_.model, backend_, cache_, std::span(&part, 1));
+  peak_entries_ = std::max(peak_entries_, cache_.entries(sequence_));
+  evicted_entries_ += commit_pass(cache_, part);
+  return hidden;
+}
+
+Json BoundedReader::usage() const {
+  return {{"kept_entries", cache_.entries(sequence_)},
+          {"evicted_entries", evicted_entries_},
+          {"peak_entries", peak_entries_},
+          {"bytes_peak", cache_.peak_bytes()},
+          {"bytes_bound", cache_.bytes_bound()}};
+}
+
+}  // namespace coppice
