@@ -7,7 +7,7 @@
 namespace coppice {
 namespace {
 
-constexpr double kWidth = 640, kHeight = 400, kLeft = 62, kRight = 500, kTop = 44, kBottom = 345;
+constexpr double kWidth = 640, kHeight = 408, kLeft = 62, kRight = 500, kTop = 44, kBottom = 345;
 
 // One axis: values to pixels, straight or by logarithm.
 struct Axis {
@@ -38,17 +38,27 @@ std::vector<Place> places(const Panel& panel, const std::string& policy, PlotAga
   return all;
 }
 
-Axis value_axis(const Panel& panel) {
-  double low = panel.full.value_or(panel.points.front().value), high = low;
-  for (const PanelPoint& point : panel.points) {
-    low = std::min(low, point.value);
-    high = std::max(high, point.value);
-  }
+Axis padded_axis(const Panel& panel, double low, double high) {
   if (panel.higher_is_better && low >= 0 && high <= 1) return {0, 1, kBottom, kTop, false};
   const bool log = low > 0 && high > 2 * low;
   if (log) return {low / 1.03, high * 1.05, kBottom, kTop, true};
   const double margin = std::max((high - low) * 0.06, 1e-6);
   return {low - margin, high + margin, kBottom, kTop, false};
+}
+
+// Room for the full cache and for the policies with a colour, or for all where none has one.
+Axis value_axis(const Panel& panel, const std::map<std::string, std::string>& colours) {
+  const auto counts = [&colours](const PanelPoint& point) {
+    return colours.contains(point.policy);
+  };
+  const bool some = std::ranges::any_of(panel.points, counts);
+  std::optional<double> low = panel.full, high = panel.full;
+  for (const PanelPoint& point : panel.points) {
+    if (some && !counts(point)) continue;
+    low = std::min(low.value_or(point.value), point.value);
+    high = std::max(high.value_or(point.value), point.value);
+  }
+  return padded_axis(panel, *low, *high);
 }
 
 // Round values inside the axis, about `wanted` of them.
@@ -99,7 +109,9 @@ void draw_frame(Svg& svg, const Panel& panel, const Axis& x, const Axis& y,
                                            : "most bytes of KV cache held at once, MiB");
   if (panel.full) {
     svg.line("s-full hair dash", kLeft, y.at(*panel.full), kRight, y.at(*panel.full));
-    svg.text("f-ink small", kLeft + 4, y.at(*panel.full) - 5, "start", "full cache");
+    const double line = y.at(*panel.full);
+    svg.text("f-ink small", kLeft + 4, line < kTop + 12 ? line + 13 : line - 5, "start",
+             "full cache");
   }
 }
 
@@ -134,7 +146,7 @@ void draw_curve(Svg& svg, const std::vector<Place>& curve, const Axis& x, const 
 Svg plot_panel(const Panel& panel, PlotAgainst against,
                const std::map<std::string, std::string>& colours) {
   Svg svg(kWidth, kHeight, panel.title);
-  const Axis y = value_axis(panel);
+  const Axis y = value_axis(panel, colours);
   std::vector<double> ticks;
   for (const std::string& policy : panel.policies())
     for (const Place& place : places(panel, policy, against)) ticks.push_back(place.x);
@@ -153,16 +165,25 @@ Svg plot_panel(const Panel& panel, PlotAgainst against,
     std::string policy, colour;
   };
   std::vector<Label> labels;
+  std::vector<std::string> beyond;
   for (const bool grey : {true, false}) {
     for (const std::string& policy : panel.policies()) {
       const auto found = colours.find(policy);
       const std::string colour = found == colours.end() ? "rest" : found->second;
-      const std::vector<Place> curve = places(panel, policy, against);
-      if ((colour == "rest") != grey || curve.empty()) continue;
+      std::vector<Place> curve = places(panel, policy, against);
+      if ((colour == "rest") != grey) continue;
+      const auto outside = [&y](const Place& place) {
+        return place.point->value < y.low || place.point->value > y.high;
+      };
+      if (std::erase_if(curve, outside) > 0) beyond.push_back(policy);
+      if (curve.empty()) continue;
       draw_curve(svg, curve, x, y, colour);
       if (!grey) labels.push_back({y.at(curve.back().point->value), policy, colour});
     }
   }
+  if (!beyond.empty())
+    svg.text("f-soft small", kLeft, kBottom + 56, "start",
+             fmt::format("partly or wholly outside: {}", fmt::join(beyond, ", ")));
   std::ranges::sort(labels, {}, &Label::y);
   double before = kTop - 16;
   for (std::size_t i = 0; i < labels.size(); ++i) {  // apart, and leaving room for those below

@@ -49,8 +49,8 @@ TEST(PlotPanel, OneCurveAPolicyAndOneWhiskerAnInterval) {
   const Interval interval{.low = 1.1, .high = 1.5};
   const Panel panel = panel_of({{"a", 8, 1.4, interval, 1 << 20},
                                 {"a", 16, 1.2, interval, 1 << 21},
-                                {"b", 8, 2.0, interval, 1 << 20},
-                                {"b", 16, 1.9, {}, {}}});
+                                {"b", 8, 1.3, interval, 1 << 20},
+                                {"b", 16, 1.25, {}, {}}});
   const std::map<std::string, std::string> colours = {{"a", "ours"}};
   const std::string budget = plot_panel(panel, PlotAgainst::kBudget, colours).inside_html();
   EXPECT_EQ(count(budget, "<circle"), 4u);
@@ -62,6 +62,21 @@ TEST(PlotPanel, OneCurveAPolicyAndOneWhiskerAnInterval) {
   const std::string bytes = plot_panel(panel, PlotAgainst::kBytes, colours).inside_html();
   EXPECT_EQ(count(bytes, "<circle"), 3u);  // one has no bytes
   expect_numbers(bytes);
+}
+
+TEST(PlotPanel, WhatIsFarWorseThanTheColouredIsNamedInsteadOfDrawn) {
+  const Panel panel = panel_of({{"a", 8, 1.4, {}, {}},
+                                {"a", 16, 1.2, {}, {}},
+                                {"far", 8, 3.0, {}, {}},
+                                {"far", 16, 1.3, {}, {}},
+                                {"farther", 8, 5.0, {}, {}},
+                                {"near", 8, 1.35, {}, {}}});
+  const std::string svg = plot_panel(panel, PlotAgainst::kBudget, {{"a", "ours"}}).inside_html();
+  EXPECT_EQ(count(svg, "<circle"), 4u);
+  EXPECT_NE(svg.find("outside: far, farther<"), std::string::npos) << svg;
+  const std::string all = plot_panel(panel, PlotAgainst::kBudget, {}).inside_html();
+  EXPECT_EQ(count(all, "<circle"), 6u);
+  EXPECT_EQ(all.find("outside"), std::string::npos);
 }
 
 TEST(PlotPanel, ASinglePointAndEqualValuesAreDrawn) {
