@@ -16,6 +16,7 @@
 #include "coppice/core/mapped_file.h"
 #include "coppice/eval/record_file.h"
 #include "coppice/eviction/policy.h"
+#include "coppice/loader/gate_checkpoint.h"
 #include "coppice/study/rank_output.h"
 #include "coppice/study/rank_plan.h"
 
@@ -51,10 +52,12 @@ std::vector<std::string> study_policies(const RankFlags& flags) {
   Checkpoint checkpoint = Checkpoint::open(model_path(flags.model));
   ModelOptions options;
   options.gate = flags.gate;
-  const bool has_gate = !gate_path(options, checkpoint).empty();
+  const std::string gate = gate_path(options, checkpoint);
+  const std::string kind = gate.empty() ? "" : load_gate(gate).spec.kind;
   std::vector<std::string> names;
   for (const PolicyInfo& info : policies())
-    if (info.make != nullptr && (has_gate || !info.needs_gate)) names.push_back(info.name);
+    if (info.make != nullptr && (info.gate.empty() || info.gate == kind))
+      names.push_back(info.name);
   return names;
 }
 

@@ -90,8 +90,10 @@ TEST(Agreement, AFullBudgetAgreesExactlyUnderEveryPolicy) {
   AgreementTask task(model, documents(2), {.contexts = {kContext}, .new_tokens = kNew});
   EXPECT_EQ(task.tokens(0), kContext + kNew);
   std::vector<std::string> names;
-  for (const PolicyInfo& info : policies()) names.push_back(info.name);
-  const auto settings = eval_settings(names, {kBudget, kContext + kNew}, {}, sizes_of(model), true);
+  for (const PolicyInfo& info : policies())
+    if (info.gate.empty() || info.gate == "retention") names.push_back(info.name);
+  const auto settings =
+      eval_settings(names, {kBudget, kContext + kNew}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(task, settings, sizes_of(model), Json::object(), file);
@@ -153,7 +155,7 @@ TEST(Agreement, KlIsThatOfAPlainModelWithAMask) {
 TEST(Agreement, SumsUpOverDocuments) {
   const EvalModel model = eval_model();
   AgreementTask task(model, documents(3), {.contexts = {kContext}, .new_tokens = kNew, .seed = 3});
-  const auto settings = eval_settings({"streaming"}, {kBudget}, {}, sizes_of(model), true);
+  const auto settings = eval_settings({"streaming"}, {kBudget}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(task, settings, sizes_of(model), Json::object(), file);

@@ -27,8 +27,7 @@ BoundedReader::BoundedReader(const EvalModel& model, const EvictionConfig& evict
       backend_(cache_),
       policy_(eviction, cache_.config()),
       sequence_(cache_.add_sequence()) {
-  if (policy_.needs().gate && !has_gate(*model.model))
-    fail_argument("policy {} needs a retention gate, and this model has none", policy_.name());
+  policy_.check_gate_kind(model.model->gate_kind());
 }
 
 at::Tensor BoundedReader::read(std::span<const int32_t> ids) {

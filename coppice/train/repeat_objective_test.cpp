@@ -172,8 +172,9 @@ TEST(RepeatObjective, the_loss_falls_and_only_gates_change) {
     EXPECT_GT(fit, 0.3) << kind;
     std::size_t i = 0;
     for (const auto& item : model->named_parameters())
-      if (item.key().find("retention_gate") == std::string::npos)
+      if (item.key().find("retention_gate") == std::string::npos) {
         EXPECT_TRUE(at::equal(item.value(), before[i++])) << item.key();
+      }
     const GateWeights trained = read_gate(*model, spec_of(kind));
     EXPECT_FALSE(at::equal(trained.layers[1].w1, new_gate(spec_of(kind), 0.0, 5).layers[1].w1));
   }
