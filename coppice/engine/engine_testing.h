@@ -92,7 +92,9 @@ inline std::shared_ptr<Model> model_for(const PolicyInfo& info) {
 // whose newest token is `poison`.
 struct FaultyModel final : Model {
   explicit FaultyModel(std::shared_ptr<Model> inner_in)
-      : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {}
+      : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {
+    set_gate_kind(inner->gate_kind());
+  }
 
   torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override {
     torch::Tensor hidden = inner->forward(batch, backend);

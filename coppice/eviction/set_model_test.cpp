@@ -39,7 +39,10 @@ struct SetModel {
   int64_t recent() const {
     if (config.recent) return *config.recent;
     if (info.gate != "kvzap" && info.gate != "fastkvzip") return 0;
-    return std::min(config.budget_entries / 2, config.budget_entries - sinks());
+    int64_t beside = 0;  // pinned tokens that are no sinks
+    for (const PositionSpan& pin : config.pins)
+      beside += std::max<int64_t>(0, pin.end - std::max<int64_t>(pin.begin, sinks()));
+    return std::min(config.budget_entries / 2, config.budget_entries - sinks() - beside);
   }
   Scope scope() const { return config.scope.value_or(info.scope); }
 
