@@ -3,9 +3,11 @@
 #include <torch/torch.h>
 
 #include <utility>
+#include <vector>
 
 #include "coppice/core/error.h"
 #include "coppice/models/model.h"
+#include "coppice/nn/attention.h"
 #include "coppice/nn/decoder_layer.h"
 #include "coppice/ops/retention_attention.h"
 #include "coppice/train/teacher.h"
@@ -52,5 +54,22 @@ at::Tensor LabelPass::forward(const AttentionInput& input, const Batch& batch) {
 }
 
 void LabelPass::check(const Model& model) { output_weight(model, 0); }
+
+at::Tensor draw_places(int64_t count, int64_t below, Rng& rng) {
+  at::Tensor places = torch::empty({count}, torch::kLong);
+  for (int64_t i = 0; i < count; ++i)
+    places.mutable_data_ptr<int64_t>()[i] =
+        static_cast<int64_t>(rng.below(static_cast<uint64_t>(below)));
+  return places;
+}
+
+at::Tensor gate_outputs(const Model& model,
+                        const std::function<at::Tensor(std::size_t layer)>& input) {
+  std::vector<at::Tensor> of_layers;
+  const std::vector<nn::DecoderLayer*> layers = decoder_layers(model);
+  for (std::size_t l = 0; l < layers.size(); ++l)
+    of_layers.push_back(layers[l]->self_attn().gate()->forward(input(l)));
+  return torch::stack(of_layers, 1);
+}
 
 }  // namespace coppice

@@ -2,8 +2,10 @@
 // makes labels for the gates.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
+#include "coppice/core/rng.h"
 #include "coppice/nn/attention_backend.h"
 #include "coppice/ops/need_labels.h"
 
@@ -32,5 +34,12 @@ class LabelPass final : public AttentionBackend {
   at::Tensor norm_;    // [N] float32
   at::Tensor normed_;  // [N, C]
 };
+
+// `count` places below `below`, drawn one by one: [count] int64.
+at::Tensor draw_places(int64_t count, int64_t below, Rng& rng);
+
+// What the gates of all layers say, [n, L, Hkv], of the inputs [n, C] that `input` names by layer.
+at::Tensor gate_outputs(const Model& model,
+                        const std::function<at::Tensor(std::size_t layer)>& input);
 
 }  // namespace coppice

@@ -9,10 +9,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/models/model.h"
-#include "coppice/nn/attention.h"
-#include "coppice/nn/decoder_layer.h"
 #include "coppice/train/label_pass.h"
-#include "coppice/train/teacher.h"
 
 namespace coppice {
 namespace {
@@ -132,19 +129,10 @@ void RepeatObjective::accumulate(Model& model, const MicroBatch& micro, const St
   const int64_t tokens = micro.batch.num_tokens();
   Rng rng(mix_seed(options_.seed, static_cast<uint64_t>(step.step),
                    static_cast<uint64_t>(micro.index)));
-  const at::Tensor chosen =
-      torch::empty({std::min(tokens, options_.tokens_per_update)}, torch::kLong);
-  for (int64_t i = 0; i < chosen.numel(); ++i)
-    chosen.mutable_data_ptr<int64_t>()[i] =
-        static_cast<int64_t>(rng.below(static_cast<uint64_t>(tokens)));
-
-  std::vector<at::Tensor> of_layers;
-  const std::vector<nn::DecoderLayer*> layers = decoder_layers(model);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const at::Tensor x = features.inputs[l].index_select(0, chosen).to(at::kFloat);
-    of_layers.push_back(layers[l]->self_attn().gate()->forward(x));
-  }
-  const at::Tensor score = torch::stack(of_layers, 1);  // [n, L, Hkv]
+  const at::Tensor chosen = draw_places(std::min(tokens, options_.tokens_per_update), tokens, rng);
+  const at::Tensor score = gate_outputs(model, [&](std::size_t layer) {
+    return features.inputs[layer].index_select(0, chosen).to(at::kFloat);
+  });
   const at::Tensor label = features.labels.index_select(0, chosen);
   const at::Tensor loss = target_.loss(score, label);
   const double value = loss.item<double>();

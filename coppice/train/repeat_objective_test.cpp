@@ -26,16 +26,7 @@ GateSpec spec_of(const std::string& kind) {
 }
 
 std::shared_ptr<Model> gated_model(const std::string& kind) {
-  const torch::NoGradGuard no_gradient;
-  torch::set_num_threads(1);
-  torch::manual_seed(1);
-  const std::shared_ptr<Model> model = make_model(tiny_args());
-  for (auto& item : model->named_parameters()) {
-    const bool norm = item.key().find("norm") != std::string::npos;
-    item.value().normal_(norm ? 1.0 : 0.0, norm ? 0.1 : 0.3);
-  }
-  attach_gate(*model, new_gate(spec_of(kind), kind == "kvzap" ? -3.0 : 0.0, 5));
-  return model;
+  return tiny_model_with(new_gate(spec_of(kind), kind == "kvzap" ? -3.0 : 0.0, 5));
 }
 
 Row random_row(int64_t tokens, uint64_t seed) {
@@ -197,41 +188,9 @@ TEST(RepeatObjective, refuses_what_it_cannot_fit) {
 
 // States in the middle of the steps on one batch of rows, and between two of them.
 TEST(RepeatObjective, G08_a_resumed_run_equals_an_unbroken_one) {
-  const ScratchFolder folder;
-  const std::string data = folder.write("data.jsonl", random_documents(30, 90, 4));
-  const auto train = [&](const std::string& state, int64_t stop_at, bool resume) {
-    const Tokenizer tokenizer = byte_tokenizer();
-    const DocumentEncoder encoder(tokenizer, nullptr);
-    std::vector<DocumentFile> files;
-    files.push_back(DocumentFile::open(data));
-    DocumentStream stream(files, {}, encoder, {.length = 96});
-    Packer packer(stream, 96, 4, 2);
-    const std::shared_ptr<Model> model = gated_model("fastkvzip");
-    RepeatObjective objective(*model, small_training());
-    TrainerConfig config;
-    config.steps = 8;
-    config.batch_rows = 2;
-    config.schedule = {.peak = 1e-2, .floor = 1e-4, .warmup = 1};
-    config.save_every = 0;
-    config.state_path = state;
-    std::atomic<bool> stop = false;
-    TrainerHooks hooks;
-    hooks.stop = &stop;
-    hooks.on_step = [&](const Json& record) { stop = record["step"] == stop_at; };
-    const std::unique_ptr<Collective> single = make_single();
-    Trainer trainer(*model, packer, objective, *single, config, hooks);
-    if (resume) trainer.resume();
-    trainer.run();
-    return std::pair{trainer.optimizer().values().clone(), trainer.tokens()};
-  };
-  const auto [whole, tokens] = train(folder.file("whole"), 0, false);
-  for (const int64_t stop : {1, 3}) {
-    const std::string state = folder.file(fmt::format("part-{}", stop));
-    train(state, stop, false);
-    const auto [values, seen] = train(state, 0, true);
-    EXPECT_TRUE(at::equal(values, whole)) << stop;
-    EXPECT_EQ(seen, tokens) << stop;
-  }
+  expect_resumed_equals_unbroken(
+      90, {1, 3}, [] { return gated_model("fastkvzip"); },
+      [](Model& model) { return RepeatObjective(model, small_training()); });
 }
 
 }  // namespace

@@ -8,10 +8,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/models/model.h"
-#include "coppice/nn/attention.h"
-#include "coppice/nn/decoder_layer.h"
 #include "coppice/train/label_pass.h"
-#include "coppice/train/teacher.h"
 
 namespace coppice {
 namespace {
@@ -112,14 +109,6 @@ const SurvivalObjective::Features& SurvivalObjective::features_of(Model& model,
 
 namespace {
 
-at::Tensor draw(int64_t count, int64_t below, Rng& rng) {
-  at::Tensor index = torch::empty({count}, torch::kLong);
-  for (int64_t i = 0; i < count; ++i)
-    index.mutable_data_ptr<int64_t>()[i] =
-        static_cast<int64_t>(rng.below(static_cast<uint64_t>(below)));
-  return index;
-}
-
 // zeta [n, L, Hkv] of tokens, their F and age at one cut -> mean loss of random pairs; undefined
 // where no pair is far enough apart.
 at::Tensor pair_loss(const at::Tensor& zeta, const at::Tensor& utility, const at::Tensor& age,
@@ -130,7 +119,8 @@ at::Tensor pair_loss(const at::Tensor& zeta, const at::Tensor& utility, const at
   const at::Tensor rho =
       (zeta.index_select(0, before) - log_age.unsqueeze(1).unsqueeze(2)).flatten();
   const at::Tensor f = utility.index_select(0, before).flatten();
-  const at::Tensor i = draw(options.pairs, f.numel(), rng), j = draw(options.pairs, f.numel(), rng);
+  const at::Tensor i = draw_places(options.pairs, f.numel(), rng),
+                   j = draw_places(options.pairs, f.numel(), rng);
   const at::Tensor gap = f.index_select(0, i) - f.index_select(0, j);
   const at::Tensor apart = gap.abs().gt(options.pair_gap).nonzero().squeeze(1);
   if (apart.numel() == 0) return {};
@@ -146,15 +136,10 @@ void SurvivalObjective::accumulate(Model& model, const MicroBatch& micro, const 
   const int64_t tokens = micro.batch.num_tokens();
   Rng rng(mix_seed(options_.seed, static_cast<uint64_t>(step.step),
                    static_cast<uint64_t>(micro.index)));
-  const at::Tensor chosen = draw(std::min(tokens, options_.tokens_per_update), tokens, rng);
+  const at::Tensor chosen = draw_places(std::min(tokens, options_.tokens_per_update), tokens, rng);
 
-  std::vector<at::Tensor> of_layers;
-  const std::vector<nn::DecoderLayer*> layers = decoder_layers(model);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const at::Tensor x = features.inputs[l].index_select(0, chosen);
-    of_layers.push_back(layers[l]->self_attn().gate()->forward(x));
-  }
-  const at::Tensor log_beta = torch::stack(of_layers, 1);  // [n, L, Hkv]
+  const at::Tensor log_beta = gate_outputs(
+      model, [&](std::size_t layer) { return features.inputs[layer].index_select(0, chosen); });
   const at::Tensor zeta = -(-log_beta).clamp_min(kShortestFade).log();
   const at::Tensor sigma = sigma_.clamp(0.25, 4.0);
 
