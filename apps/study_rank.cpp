@@ -53,11 +53,8 @@ std::vector<std::string> study_policies(const RankFlags& flags) {
   ModelOptions options;
   options.gate = flags.gate;
   const std::string gate = gate_path(options, checkpoint);
-  const std::string kind = gate.empty() ? "" : load_gate(gate).spec.kind;
-  std::vector<std::string> names;
-  for (const PolicyInfo& info : policies())
-    if (info.make != nullptr && (info.gate.empty() || info.gate == kind))
-      names.push_back(info.name);
+  std::vector<std::string> names = policies_for(gate.empty() ? "" : load_gate(gate).spec.kind);
+  std::erase(names, "full");
   return names;
 }
 

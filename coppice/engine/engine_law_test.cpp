@@ -141,9 +141,7 @@ Request random_request(Rng& rng, const std::vector<SessionId>& sessions) {
     request.session = sessions[rng.below(sessions.size())];
     return request;  // with the session's own policy
   }
-  std::vector<std::string> names;  // that the model's gates serve
-  for (const PolicyInfo& info : policies())
-    if (info.gate.empty() || info.gate == "retention") names.push_back(info.name);
+  const std::vector<std::string> names = policies_for("retention");
   request.eviction = with_budget(names[rng.below(names.size())], 6 + int64_t(rng.below(12)));
   return request;
 }

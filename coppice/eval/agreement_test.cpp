@@ -89,9 +89,7 @@ TEST(Agreement, AFullBudgetAgreesExactlyUnderEveryPolicy) {
   const EvalModel model = eval_model();
   AgreementTask task(model, documents(2), {.contexts = {kContext}, .new_tokens = kNew});
   EXPECT_EQ(task.tokens(0), kContext + kNew);
-  std::vector<std::string> names;
-  for (const PolicyInfo& info : policies())
-    if (info.gate.empty() || info.gate == "retention") names.push_back(info.name);
+  const std::vector<std::string> names = policies_for("retention");
   const auto settings =
       eval_settings(names, {kBudget, kContext + kNew}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;

@@ -70,9 +70,7 @@ TEST(HeldOut, K15_rows_and_summary_agree_with_perplexity) {
   const EvalModel model = eval_model();
   const auto all = documents({60, 80, 70});
   HeldOutTask task(model, all, {.contexts = {60}, .seed = 4});
-  std::vector<std::string> names;
-  for (const PolicyInfo& info : policies())
-    if (info.gate.empty() || info.gate == "retention") names.push_back(info.name);
+  const std::vector<std::string> names = policies_for("retention");
   const std::vector<EvictionConfig> settings =
       eval_settings(names, {12, 60}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;

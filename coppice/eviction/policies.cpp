@@ -80,6 +80,13 @@ std::string default_policy(std::string_view gate_kind) {
   return gate_kind == "retention" ? "dbtrimkv" : std::string(gate_kind);
 }
 
+std::vector<std::string> policies_for(std::string_view gate_kind) {
+  std::vector<std::string> names;
+  for (const PolicyInfo& info : policies())
+    if (info.gate.empty() || info.gate == gate_kind) names.push_back(info.name);
+  return names;
+}
+
 const PolicyInfo& find_policy(std::string_view name) {
   std::string names;
   for (const PolicyInfo& info : policies()) {

@@ -88,6 +88,8 @@ struct PolicyInfo {
 };
 const std::vector<PolicyInfo>& policies();
 const PolicyInfo& find_policy(std::string_view name);  // throws kNotFound, with the names there are
+// Names of those that a model can run whose gates are of this kind; empty: it has none.
+std::vector<std::string> policies_for(std::string_view gate_kind);
 
 // The policy of a model whose gates are of this kind; streaming where it has none (empty).
 std::string default_policy(std::string_view gate_kind);

@@ -46,9 +46,7 @@ TEST(KeptTask, CountsEveryEntryOnceUnderEveryPolicy) {
   const EvalModel model = byte_model();
   const Tokenizer tokenizer = byte_tokenizer();
   KeptTask task(model, tokenizer, documents(tokenizer), {.context = kContext});
-  std::vector<std::string> names;
-  for (const PolicyInfo& info : policies())
-    if (info.gate.empty() || info.gate == "retention") names.push_back(info.name);
+  const std::vector<std::string> names = policies_for("retention");
   const auto settings = eval_settings(names, {kBudget}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
