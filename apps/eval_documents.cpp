@@ -1,11 +1,12 @@
 #include "apps/eval_documents.h"
 
-#include <algorithm>
+#include "coppice/train/encode_document.h"
 
 namespace coppice {
 
-std::vector<EvalDocument> read_documents(const DocumentFile& file, const DocumentEncoder& encoder,
+std::vector<EvalDocument> read_documents(const DocumentFile& file, const EvalGrid& grid,
                                          int64_t shortest, int64_t longest) {
+  const DocumentEncoder encoder(grid.runtime().tokenizer(), grid.runtime().find_chat_template());
   std::vector<EvalDocument> documents;
   for (int64_t i = 0; i < file.size(); ++i) {
     Document document = file.read(i);
@@ -16,6 +17,19 @@ std::vector<EvalDocument> read_documents(const DocumentFile& file, const Documen
     documents.push_back({i, document.id, document.source, std::move(tokens)});
   }
   return documents;
+}
+
+void add_data_option(CLI::App& app, std::string& path) {
+  app.add_option("--data", path, "documents, a JSON object a line, as for `coppice train`")
+      ->required()
+      ->check(CLI::ExistingFile);
+}
+
+void add_documents_option(CLI::App& app, int64_t& documents) {
+  app.add_option("--documents", documents,
+                 "documents of each context, spread evenly over those long enough; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 }  // namespace coppice

@@ -9,6 +9,7 @@
 #include "coppice/core/error.h"
 #include "coppice/study/cost_task.h"
 #include "coppice/study/kept_task.h"
+#include "coppice/train/encode_document.h"
 
 namespace coppice {
 namespace {
@@ -27,21 +28,15 @@ struct CostFlags {
   CostOptions task;
 };
 
-std::vector<EvalDocument> documents_of(const DocumentFile& file, const EvalGrid& grid,
-                                       int64_t tokens) {
-  const DocumentEncoder encoder(grid.runtime().tokenizer(), grid.runtime().find_chat_template());
-  return read_documents(file, encoder, tokens, tokens);
-}
-
 void eval_kept(const KeptFlags& flags) {
   const DocumentFile file = DocumentFile::open(flags.data);
   const EvalGrid grid(flags.grid);
-  const std::vector<EvalDocument> all = documents_of(file, grid, flags.task.context);
+  const std::vector<EvalDocument> all =
+      read_documents(file, grid, flags.task.context, flags.task.context);
   const auto have = static_cast<int64_t>(all.size());
   const int64_t wanted = std::min(flags.documents, have);
   std::vector<EvalDocument> chosen;  // spread evenly over those long enough
-  for (int64_t k = 0; k < wanted; ++k)
-    chosen.push_back(all[static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted))]);
+  for (const std::size_t place : spread_evenly(have, wanted)) chosen.push_back(all[place]);
   KeptTask task = from_flags([&] {
     return KeptTask(grid.model(), grid.runtime().tokenizer(), std::move(chosen), flags.task);
   });
@@ -79,9 +74,7 @@ void add_eval_kept(CLI::App& eval) {
   CLI::App* app = eval.add_subcommand(
       "kept", "entries that each layer and head keeps, and of which kinds of token");
   add_grid_options(*app, flags->grid);
-  app->add_option("--data", flags->data, "documents, a JSON object a line, as for `coppice train`")
-      ->required()
-      ->check(CLI::ExistingFile);
+  add_data_option(*app, flags->data);
   app->add_option("--context", flags->task.context, "tokens of a document that are read")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

@@ -8,7 +8,7 @@
 #include "coppice/core/error.h"
 #include "coppice/eval/bounded_reader.h"
 #include "coppice/eval/evaluator.h"
-#include "coppice/eval/intervals.h"
+#include "coppice/eval/figures.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
@@ -51,34 +51,6 @@ at::Tensor read_document(BoundedReader& reader, std::span<const int32_t> ids, in
     last = hidden.narrow(0, count - 1, 1);
   }
   return last;
-}
-
-// A figure that is a sum over documents divided by another.
-struct Quotient {
-  std::vector<double> over, under;
-
-  double value(std::span<const int64_t> weights = {}) const {
-    double sum = 0.0, of = 0.0;
-    for (std::size_t i = 0; i < over.size(); ++i) {
-      const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
-      sum += weight * over[i];
-      of += weight * under[i];
-    }
-    return sum / of;
-  }
-
-  Json interval(uint64_t seed) const {
-    const auto found = bootstrap_interval(
-        static_cast<int64_t>(over.size()),
-        [this](std::span<const int64_t> weights) { return value(weights); }, {.seed = seed});
-    return found ? Json{found->low, found->high} : Json();
-  }
-};
-
-std::string interval_text(const Json& interval, int digits) {
-  if (interval.is_null()) return "-";
-  return fmt::format("{:.{}f} to {:.{}f}", interval[0].get<double>(), digits,
-                     interval[1].get<double>(), digits);
 }
 
 }  // namespace
@@ -166,23 +138,19 @@ Json AgreementTask::summary_of(const RowTable& rows, int64_t context,
     if (items_[static_cast<std::size_t>(item)].context != context) continue;
     const Json* row = rows.find(keys(item).front(), eviction);
     if (row == nullptr) continue;
-    const auto add = [row](Quotient& to, const char* field, double under) {
-      to.over.push_back(row->at(field).get<double>());
-      to.under.push_back(under);
-    };
-    add(kl, "kl_sum", row->at("scored_tokens").get<double>());
-    add(agreement, "agreed", static_cast<double>(options_.new_tokens));
-    add(prefix, "prefix", 1.0);
+    kl.add(row->at("kl_sum").get<double>(), row->at("scored_tokens").get<double>());
+    agreement.add(row->at("agreed").get<double>(), static_cast<double>(options_.new_tokens));
+    prefix.add(row->at("prefix").get<double>(), 1.0);
     bytes = std::max(bytes, row->at("bytes_peak").get<int64_t>());
   }
-  if (kl.over.empty()) return Json();
+  if (kl.items() == 0) return Json();
   Json summary = setting_key(eviction);
   summary["context"] = context;
-  summary["documents"] = kl.over.size();
+  summary["documents"] = kl.items();
   for (const auto& [name, figure] :
        {std::pair{"kl", &kl}, std::pair{"agreement", &agreement}, std::pair{"prefix", &prefix}}) {
     summary[name] = figure->value();
-    summary[std::string(name) + "_interval"] = figure->interval(options_.seed);
+    summary[std::string(name) + "_interval"] = interval_json(figure->interval(options_.seed));
   }
   summary["bytes_peak"] = bytes;
   return summary;
@@ -190,14 +158,9 @@ Json AgreementTask::summary_of(const RowTable& rows, int64_t context,
 
 Json AgreementTask::summarise(const RowTable& rows,
                               const std::vector<EvictionConfig>& settings) const {
-  Json all = Json::array();
-  for (const int64_t context : options_.contexts) {
-    for (const EvictionConfig& eviction : settings) {
-      Json summary = summary_of(rows, context, eviction);
-      if (!summary.is_null()) all.push_back(std::move(summary));
-    }
-  }
-  return all;
+  return summarise_by_context(
+      options_.contexts, settings,
+      [&](int64_t context, const auto& eviction) { return summary_of(rows, context, eviction); });
 }
 
 std::string AgreementTask::table(const Json& summary) const {
@@ -208,8 +171,7 @@ std::string AgreementTask::table(const Json& summary) const {
     text +=
         fmt::format("{:>7}  {:<20} {:>7}  {:>9}  {:>8.4f}  {:<18}  {:>6.3f}  {:<14}  {:>6.1f}\n",
                     row["context"].get<int64_t>(), row["policy"].get<std::string>(),
-                    row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
-                    row["documents"].get<int64_t>(), row["kl"].get<double>(),
+                    budget_text(row), row["documents"].get<int64_t>(), row["kl"].get<double>(),
                     interval_text(row["kl_interval"], 4), row["agreement"].get<double>(),
                     interval_text(row["agreement_interval"], 3), row["prefix"].get<double>());
   return text;

@@ -3,27 +3,16 @@
 #include <algorithm>
 
 #include "coppice/core/error.h"
-#include "coppice/engine/engine.h"
 #include "coppice/engine/pass.h"
+#include "coppice/eval/eval_engine.h"
 #include "coppice/models/load.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
-namespace {
-
-CacheConfig sized_cache(const EvalModel& model, const EvictionConfig& eviction,
-                        int64_t total_tokens) {
-  CacheConfig config = cache_config(model.model->args(), model.kv_dtype, c10::Device(c10::kCPU));
-  config.max_blocks = worst_case_blocks(config, eviction, model.chunk_tokens, total_tokens);
-  return config;
-}
-
-}  // namespace
-
 BoundedReader::BoundedReader(const EvalModel& model, const EvictionConfig& eviction,
                              int64_t total_tokens)
     : model_(model),
-      cache_(sized_cache(model, eviction, total_tokens)),
+      cache_(eval_cache(model, eviction, total_tokens)),
       backend_(cache_),
       policy_(eviction, cache_.config()),
       sequence_(cache_.add_sequence()) {

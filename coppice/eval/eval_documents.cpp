@@ -27,12 +27,18 @@ std::vector<std::size_t> choose(std::string_view task, const std::vector<EvalDoc
     return fit;
   }
   std::vector<std::size_t> chosen;
-  for (int64_t k = 0; k < wanted; ++k)
-    chosen.push_back(fit[static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted))]);
+  for (const std::size_t place : spread_evenly(have, wanted)) chosen.push_back(fit[place]);
   return chosen;
 }
 
 }  // namespace
+
+std::vector<std::size_t> spread_evenly(int64_t have, int64_t wanted) {
+  std::vector<std::size_t> places;
+  for (int64_t k = 0; k < wanted; ++k)
+    places.push_back(static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted)));
+  return places;
+}
 
 std::vector<DocumentPart> choose_parts(std::string_view task,
                                        const std::vector<EvalDocument>& documents,
@@ -53,6 +59,19 @@ std::vector<DocumentPart> choose_parts(std::string_view task,
     for (std::size_t c = 0; c < chosen.size(); ++c)
       if (k < chosen[c].size()) parts.push_back({chosen[c][k], contexts[c]});
   return parts;
+}
+
+Json summarise_by_context(
+    const std::vector<int64_t>& contexts, const std::vector<EvictionConfig>& settings,
+    const std::function<Json(int64_t context, const EvictionConfig& eviction)>& summary_of) {
+  Json all = Json::array();
+  for (const int64_t context : contexts) {
+    for (const EvictionConfig& eviction : settings) {
+      Json summary = summary_of(context, eviction);
+      if (!summary.is_null()) all.push_back(std::move(summary));
+    }
+  }
+  return all;
 }
 
 }  // namespace coppice

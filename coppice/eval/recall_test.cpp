@@ -20,16 +20,11 @@ constexpr int64_t kLong = 1400;
 
 class RecallTest : public ::testing::Test {
  protected:
-  RecallTest() : tokenizer(byte_tokenizer()), chat(kChatmlTemplate) {
-    ModelArgs args = tiny_args();
-    args.vocab_size = kByteVocab;
-    args.max_position_embeddings = 2000;
-    model.base.model = tiny_model(true, args);
+  RecallTest()
+      : tokenizer(byte_tokenizer()),
+        chat(kChatmlTemplate),
+        model(byte_text_model(tokenizer, chat, 2000)) {
     model.base.kv_dtype = at::kFloat;
-    model.base.chunk_tokens = 64;
-    model.tokenizer = &tokenizer;
-    model.chat = &chat;
-    model.end_token_ids = {kByteEnd};
     std::string text;
     for (int i = 0; i < 200; ++i) text += fmt::format("Sentence {} of a long story. ", i);
     passages = {text};

@@ -19,15 +19,10 @@ using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 class RulerTest : public ::testing::Test {
  protected:
-  RulerTest() : tokenizer(byte_tokenizer()), chat(kChatmlTemplate) {
-    ModelArgs args = tiny_args();
-    args.vocab_size = kByteVocab;
-    args.max_position_embeddings = 9000;
-    model.base.model = tiny_model(true, args);
-    model.base.chunk_tokens = 64;
-    model.tokenizer = &tokenizer;
-    model.chat = &chat;
-    model.end_token_ids = {kByteEnd};
+  RulerTest()
+      : tokenizer(byte_tokenizer()),
+        chat(kChatmlTemplate),
+        model(byte_text_model(tokenizer, chat, 9000)) {
     std::string text;
     for (int i = 0; i < 400; ++i) {
       std::string word;

@@ -5,7 +5,9 @@
 
 #include "coppice/core/error.h"
 #include "coppice/engine/engine.h"
+#include "coppice/eval/eval_engine.h"
 #include "coppice/eval/evaluator.h"
+#include "coppice/eval/figures.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
@@ -22,14 +24,8 @@ double median(std::vector<double> values) {
 
 RequestOutput run_once(const EvalModel& base, const std::vector<int32_t>& prompt,
                        int64_t new_tokens, const EvictionConfig& eviction) {
-  EngineConfig config;
-  config.eviction = eviction;
-  config.chunk_tokens = base.chunk_tokens;
-  config.kv_dtype = base.kv_dtype;
-  const CacheConfig sizes = cache_config(base.model->args(), base.kv_dtype, config.device);
-  config.max_blocks = worst_case_blocks(sizes, eviction, base.chunk_tokens,
-                                        static_cast<int64_t>(prompt.size()) + new_tokens);
-  Engine engine(base.model, config);
+  Engine engine(base.model,
+                eval_engine(base, eviction, static_cast<int64_t>(prompt.size()) + new_tokens));
   Request request;
   request.prompt = prompt;
   request.sampling.temperature = 0.0;
@@ -91,12 +87,11 @@ std::string CostTask::table(const Json& summary) const {
   std::string text = fmt::format("{:<20} {:>7}  {:>10}  {:>9}  {:>9}  {:>11}\n", "policy", "budget",
                                  "read tok/s", "wrote t/s", "evicting", "peak bytes");
   for (const Json& row : summary)
-    text += fmt::format(
-        "{:<20} {:>7}  {:>10.0f}  {:>9.0f}  {:>8.1f}%  {:>11.0f}\n",
-        row["policy"].get<std::string>(),
-        row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
-        row["prefill_tokens_per_s"].get<double>(), row["decode_tokens_per_s"].get<double>(),
-        100 * row["evict_share"].get<double>(), row["bytes_peak"].get<double>());
+    text += fmt::format("{:<20} {:>7}  {:>10.0f}  {:>9.0f}  {:>8.1f}%  {:>11.0f}\n",
+                        row["policy"].get<std::string>(), budget_text(row),
+                        row["prefill_tokens_per_s"].get<double>(),
+                        row["decode_tokens_per_s"].get<double>(),
+                        100 * row["evict_share"].get<double>(), row["bytes_peak"].get<double>());
   return text;
 }
 

@@ -5,7 +5,9 @@
 
 #include "coppice/core/error.h"
 #include "coppice/engine/engine.h"
+#include "coppice/eval/eval_engine.h"
 #include "coppice/eval/evaluator.h"
+#include "coppice/eval/figures.h"
 #include "coppice/models/model.h"
 #include "coppice/study/token_kinds.h"
 
@@ -40,13 +42,8 @@ std::vector<Json> KeptTask::keys(int64_t item) const {
 
 std::vector<Json> KeptTask::run(int64_t item, const EvictionConfig& eviction) {
   const EvalDocument& document = documents_[static_cast<std::size_t>(item)];
-  EngineConfig config;
-  config.eviction = eviction;
-  config.chunk_tokens = model_.chunk_tokens;
-  config.kv_dtype = model_.kv_dtype;
-  const CacheConfig sizes = cache_config(model_.model->args(), model_.kv_dtype, config.device);
-  config.max_blocks = worst_case_blocks(sizes, eviction, model_.chunk_tokens, options_.context);
-  Engine engine(model_.model, config);
+  Engine engine(model_.model, eval_engine(model_, eviction, options_.context));
+  const CacheConfig& sizes = engine.cache().config();
 
   Request read;
   read.prompt.assign(document.tokens.begin(), document.tokens.begin() + options_.context);
@@ -106,10 +103,8 @@ std::string KeptTask::table(const Json& summary) const {
     const auto kept = row["kept"].get<std::vector<int64_t>>();
     const auto [least, most] = std::ranges::minmax(kept);
     const auto documents = row["documents"].get<int64_t>();
-    text +=
-        fmt::format("{:<20} {:>7}  {:>9}  {:>6}..{:<6}\n", row["policy"].get<std::string>(),
-                    row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
-                    documents, least / documents, most / documents);
+    text += fmt::format("{:<20} {:>7}  {:>9}  {:>6}..{:<6}\n", row["policy"].get<std::string>(),
+                        budget_text(row), documents, least / documents, most / documents);
   }
   return text;
 }
