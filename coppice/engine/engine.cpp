@@ -37,6 +37,7 @@ void check_config(const EngineConfig& config, const ModelArgs& args) {
   at_least_one("max_blocks", config.max_blocks);
   at_least_one("max_sequences", config.scheduler.max_sequences);
   at_least_one("max_batch_tokens", config.scheduler.max_batch_tokens);
+  at_least_one("max_tokens_between", config.scheduler.max_tokens_between);
   check_chunk(config.chunk_tokens, config, args);
   for (const int64_t id : config.end_token_ids) {
     if (id < 0 || id >= args.vocab_size) {
@@ -263,6 +264,7 @@ bool Engine::cancel(RequestId id) {
   }
   const Sequence* sequence = state.find_running(id);
   if (sequence == nullptr) return false;
+  state.leave_chunk(*sequence);
   state.cache.remove_sequence(*sequence->context().cache_id);
   state.remove(*sequence);
   return true;
@@ -272,6 +274,7 @@ std::optional<SessionId> Engine::cancel_and_keep(RequestId id) {
   State& state = *state_;
   Sequence* sequence = state.find_running(id);
   if (sequence != nullptr) {
+    state.leave_chunk(*sequence);
     const SessionId session = state.store_session(*sequence);
     state.remove(*sequence);
     return session;

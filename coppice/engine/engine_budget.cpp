@@ -37,6 +37,7 @@ void Engine::change_eviction(RequestId id, const EvictionConfig& eviction) {
     fail(ErrorCode::kCapacity,
          "request {} may need {} blocks of the KV cache then; {} of {} are not spoken for", id,
          worst, state.config.max_blocks - spoken_for, state.config.max_blocks);
+  state.leave_chunk(*sequence);
   sequence->change_policy(std::move(policy), worst);
   SequenceContext& context = sequence->context();
   if (context.cache_id)

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coppice/attention/paged_backend.h"
@@ -34,6 +35,9 @@ struct StepPart {
   RequestOutput output;
 };
 
+StepPart step_part(Sequence& sequence, int64_t tokens);
+PassPart pass_part(const KvCache& cache, const StepPart& part);
+
 struct Engine::State {
   State(std::shared_ptr<Model> model, const EngineConfig& config, TextStreamFactory text);
 
@@ -53,6 +57,9 @@ struct Engine::State {
   void make_positions(std::span<StepPart> parts);
   void run(std::span<StepPart> parts);
   void forward(std::span<StepPart> parts);
+  void read_scores(std::span<StepPart> parts, const at::Tensor& hidden);
+  std::optional<StepPart> run_slice(const StepSlice& slice);
+  void leave_chunk(const Sequence& sequence);
   void score_prompts(std::span<StepPart> parts, const at::Tensor& hidden);
   void complete(StepPart& part);
   void fail_part(StepPart& part);
@@ -74,6 +81,7 @@ struct Engine::State {
   std::deque<std::unique_ptr<Sequence>> waiting;
   std::vector<std::unique_ptr<Sequence>> running;  // in order of arrival
   std::map<SessionId, Session> sessions;
+  std::optional<Pass> open_chunk;  // of a prompt, between two of its layers
   RequestId next_request = 1;
   SessionId next_session = 1;
 };

@@ -34,23 +34,33 @@ RequestError current_error() {
   }
 }
 
-PassPart pass_part(const KvCache& cache, const StepPart& part) {
-  Sequence& sequence = *part.sequence;
-  return {*sequence.context().cache_id, sequence.next_tokens(cache, part.tokens),
-          &sequence.policy(), sequence.context().images};
-}
-
 SchedulerSequence describe(const Sequence& sequence, const KvCache& cache) {
   const auto& cache_id = sequence.context().cache_id;
   return {.id = sequence.id(),
           .pending_tokens = sequence.pending_tokens(cache),
           .chunk_tokens = sequence.limits().chunk_tokens,
           .decoding = sequence.decoding(),
+          .begun = cache_id && cache.tokens_in_pass(*cache_id) > 0,
           .worst_blocks = sequence.limits().worst_blocks,
           .held_blocks = cache_id ? blocks_of(cache, *cache_id) : 0};
 }
 
 }  // namespace
+
+StepPart step_part(Sequence& sequence, int64_t tokens) {
+  return {.sequence = &sequence,
+          .tokens = tokens,
+          .decoding = sequence.decoding(),
+          .logits = {},
+          .prompt_scores = {},
+          .output = {}};
+}
+
+PassPart pass_part(const KvCache& cache, const StepPart& part) {
+  Sequence& sequence = *part.sequence;
+  return {*sequence.context().cache_id, sequence.next_tokens(cache, part.tokens),
+          &sequence.policy(), sequence.context().images};
+}
 
 int64_t Engine::State::idle_blocks() const {
   int64_t blocks = 0;
@@ -102,11 +112,15 @@ std::vector<RequestOutput> Engine::State::refuse_first_waiting() {
   return {std::move(output)};
 }
 
-// The model over all parts at once; scores where a token is wanted. All or nothing.
+// The model over all parts at once, and what is read off it. All or nothing.
 void Engine::State::forward(std::span<StepPart> parts) {
   std::vector<PassPart> pass;
   for (const StepPart& part : parts) pass.push_back(pass_part(cache, part));
-  const at::Tensor hidden = forward_pass(*model, backend, cache, pass);
+  read_scores(parts, forward_pass(*model, backend, cache, pass));
+}
+
+// Scores where a token is wanted, and of prompts where they are. All or nothing.
+void Engine::State::read_scores(std::span<StepPart> parts, const at::Tensor& hidden) {
   try {
     score_prompts(parts, hidden);
     std::vector<int64_t> rows;  // of `hidden`, where scores are wanted
@@ -128,7 +142,7 @@ void Engine::State::forward(std::span<StepPart> parts) {
       }
     }
   } catch (...) {
-    for (const PassPart& part : pass) cache.rollback(part.sequence);
+    for (const StepPart& part : parts) cache.rollback(*part.sequence->context().cache_id);
     throw;
   }
 }
@@ -261,20 +275,17 @@ std::vector<RequestOutput> Engine::step() {
   state.admit(plan.admitted);
   std::vector<StepPart> parts;
   for (const StepItem& item : plan.items) {
-    Sequence* sequence = state.find_running(item.id);
-    parts.push_back({.sequence = sequence,
-                     .tokens = item.tokens,
-                     .decoding = sequence->decoding(),
-                     .logits = {},
-                     .prompt_scores = {},
-                     .output = {}});
+    parts.push_back(step_part(*state.find_running(item.id), item.tokens));
   }
   std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {
     return a.sequence->id() < b.sequence->id();
   });
-  if (parts.empty()) return {};
-  state.run(parts);
+  if (!parts.empty()) state.run(parts);
+  if (plan.slice) {
+    if (std::optional<StepPart> part = state.run_slice(*plan.slice)) parts.push_back(*part);
+  }
   const double seconds = seconds_since(begin);
+  if (state.open_chunk) state.find_running(plan.slice->id)->note_step(seconds, false);
   std::vector<RequestOutput> outputs;
   for (StepPart& part : parts) {
     state.settle(part, seconds);

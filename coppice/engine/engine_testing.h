@@ -96,10 +96,14 @@ struct FaultyModel final : Model {
     set_gate_kind(inner->gate_kind());
   }
 
-  torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override {
-    torch::Tensor hidden = inner->forward(batch, backend);
-    for (int64_t i = 0; i < batch.num_tokens(); ++i) {
-      const int64_t id = batch.token_ids[i].item<int64_t>();
+  ForwardState begin(Batch batch) override { return inner->begin(std::move(batch)); }
+  bool advance(ForwardState& state, AttentionBackend& backend, int64_t layers) override {
+    return inner->advance(state, backend, layers);
+  }
+  torch::Tensor finish(ForwardState& state) override {
+    torch::Tensor hidden = inner->finish(state);
+    for (int64_t i = 0; i < state.batch.num_tokens(); ++i) {
+      const int64_t id = state.batch.token_ids[i].item<int64_t>();
       // After the layers have written their entries: the worst moment.
       if (id == throw_on) throw Error(ErrorCode::kInternal, "a fault on purpose");
       if (id == poison) hidden[i].fill_(std::numeric_limits<float>::quiet_NaN());

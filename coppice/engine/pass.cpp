@@ -4,10 +4,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "coppice/core/error.h"
 #include "coppice/models/decoder.h"
-#include "coppice/models/model.h"
 
 namespace coppice {
 namespace {
@@ -62,29 +62,6 @@ void put_images(Model& model, const KvCache& cache, std::span<const PassPart> pa
   if (batch.embeddings.defined()) batch.token_ids = at::Tensor();
 }
 
-// Takes back what a pass reserved, unless it is told to stay.
-class Reservation final {
- public:
-  explicit Reservation(KvCache& cache) : cache_(cache) {}
-  ~Reservation() {
-    for (const SequenceId sequence : reserved_) cache_.rollback(sequence);
-  }
-  void add(const PassPart& part) {
-    const auto tokens = static_cast<int64_t>(part.tokens.size());
-    reserved_.reserve(reserved_.size() + 1);
-    if (!cache_.reserve(part.sequence, tokens)) {
-      fail(ErrorCode::kCapacity, "KV cache: no room for {} tokens, {} of {} blocks are free",
-           tokens, cache_.free_blocks(), cache_.config().max_blocks);
-    }
-    reserved_.push_back(part.sequence);
-  }
-  void keep() { reserved_.clear(); }
-
- private:
-  KvCache& cache_;
-  std::vector<SequenceId> reserved_;
-};
-
 bool wants_queries(const PassPart& part) {
   return part.policy->bounded() && part.policy->needs().queries;
 }
@@ -121,18 +98,56 @@ class Observation final {
 
 }  // namespace
 
+Pass::Pass(Model& model, PagedBackend& backend, KvCache& cache, std::vector<PassPart> parts)
+    : model_(model), backend_(backend), cache_(cache), parts_(std::move(parts)) {
+  try {
+    reserve();
+    Batch batch = make_batch(cache, parts_);
+    put_images(model, cache, parts_, batch);
+    state_ = model.begin(std::move(batch));
+  } catch (...) {
+    roll_back();
+    throw;
+  }
+}
+
+Pass::~Pass() { roll_back(); }
+
+void Pass::reserve() {
+  for (const PassPart& part : parts_) {
+    const auto tokens = static_cast<int64_t>(part.tokens.size());
+    if (!cache_.reserve(part.sequence, tokens)) {
+      fail(ErrorCode::kCapacity, "KV cache: no room for {} tokens, {} of {} blocks are free",
+           tokens, cache_.free_blocks(), cache_.config().max_blocks);
+    }
+    ++reserved_;
+  }
+}
+
+void Pass::roll_back() {
+  for (; reserved_ > 0; --reserved_) cache_.rollback(parts_[reserved_ - 1].sequence);
+}
+
+bool Pass::advance(int64_t layers) {
+  const Observation observation(model_, backend_, cache_, parts_);
+  return model_.advance(state_, backend_, layers);
+}
+
+at::Tensor Pass::finish() {
+  at::Tensor hidden = model_.finish(state_);
+  COPPICE_CHECK(hidden.dim() == 2 && hidden.size(0) == state_.batch.num_tokens(),
+                "a model gave hidden states of a wrong shape for {} tokens",
+                state_.batch.num_tokens());
+  reserved_ = 0;
+  return hidden;
+}
+
 at::Tensor forward_pass(Model& model, PagedBackend& backend, KvCache& cache,
                         std::span<const PassPart> parts) {
-  Reservation reservation(cache);
-  for (const PassPart& part : parts) reservation.add(part);
-  Batch batch = make_batch(cache, parts);
-  put_images(model, cache, parts, batch);
-  const Observation observation(model, backend, cache, parts);
-  at::Tensor hidden = model.forward(batch, backend);
-  COPPICE_CHECK(hidden.dim() == 2 && hidden.size(0) == batch.num_tokens(),
-                "a model gave hidden states of a wrong shape for {} tokens", batch.num_tokens());
-  reservation.keep();
-  return hidden;
+  Pass pass(model, backend, cache, {parts.begin(), parts.end()});
+  while (!pass.advance(model.args().num_hidden_layers)) {
+  }
+  return pass.finish();
 }
 
 int64_t commit_pass(KvCache& cache, const PassPart& part) {

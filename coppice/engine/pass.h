@@ -5,6 +5,9 @@
 //
 // Policies that ask for it are shown the queries of their part.
 //
+// A long part need not hold up the others: Pass runs some layers at a time, and other passes, of
+// other sequences, may run in between.
+//
 // A part whose outcome is not wanted after forward_pass is undone with KvCache::rollback instead.
 #pragma once
 
@@ -12,15 +15,15 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "coppice/attention/paged_backend.h"
 #include "coppice/cache/kv_cache.h"
 #include "coppice/engine/image_span.h"
 #include "coppice/eviction/policy.h"
+#include "coppice/models/model.h"
 
 namespace coppice {
-
-struct Model;
 
 // The next tokens of one sequence.
 struct PassPart {
@@ -28,6 +31,34 @@ struct PassPart {
   std::span<const int32_t> tokens;         // [T], T >= 1; ids of the vocabulary
   EvictionPolicy* policy = nullptr;        // never null
   std::span<const ImageSpan> images = {};  // of the sequence
+};
+
+// A forward pass that can be left and taken up again. Tokens, policies and pictures of its parts
+// must stay where they are. What finish() has not been asked for is rolled back at the end.
+class Pass final {
+ public:
+  // Reserves and embeds. No two parts may be of one sequence. When it throws, the cache is as
+  // before. kCapacity: blocks are lacking. REQUIRES: no other pass over one of the sequences.
+  Pass(Model& model, PagedBackend& backend, KvCache& cache, std::vector<PassPart> parts);
+  ~Pass();
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  // At most `layers` more layers. True: that was the last one.
+  bool advance(int64_t layers);
+  // -> hidden states [N, C] of all parts, packed in order. REQUIRES: the last layer has run.
+  at::Tensor finish();
+
+ private:
+  void reserve();
+  void roll_back();
+
+  Model& model_;
+  PagedBackend& backend_;
+  KvCache& cache_;
+  std::vector<PassPart> parts_;
+  std::size_t reserved_ = 0;  // of parts_, the first ones
+  ForwardState state_;
 };
 
 // -> hidden states [N, C] of all parts, packed in order. No two parts may be of one sequence. When

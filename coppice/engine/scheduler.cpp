@@ -34,14 +34,24 @@ class Planner final {
   }
 
   void run_decode(const SchedulerSequence& sequence) {
-    if (sequence.decoding && sequence.pending_tokens > 0) add(sequence);
+    if (!sequence.decoding || sequence.pending_tokens == 0) return;
+    decodes_ = true;
+    add(sequence);
   }
 
   void run_prefill(const SchedulerSequence& sequence) {
     if (sequence.decoding || sequence.pending_tokens == 0) return;
-    if (chunks_ > 0 && tokens_ + pass_tokens(sequence) > config_.max_batch_tokens) return;
-    ++chunks_;
-    add(sequence);
+    const int64_t tokens = pass_tokens(sequence);
+    const int64_t between = decodes_ ? config_.max_tokens_between - read_ : tokens;
+    if (sequence.begun || (read_ == 0 && tokens > between)) {
+      plan_.slice = {sequence.id, tokens, std::min(tokens, between)};
+    } else {
+      if (tokens > between) return;
+      if (read_ > 0 && tokens_ + tokens > config_.max_batch_tokens) return;
+      plan_.items.push_back({sequence.id, tokens});
+    }
+    tokens_ += tokens;
+    read_ += tokens;
   }
 
   int64_t running() const { return running_; }
@@ -56,8 +66,9 @@ class Planner final {
   const SchedulerConfig& config_;
   int64_t free_blocks_;
   int64_t running_ = 0;
-  int64_t chunks_ = 0;
   int64_t tokens_ = 0;
+  int64_t read_ = 0;  // of them, of prompts
+  bool decodes_ = false;
   StepPlan plan_;
 };
 
@@ -70,10 +81,14 @@ StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t 
   for (const SchedulerSequence& sequence : running) planner.hold(sequence);
   std::size_t admitted = 0;
   while (admitted < waiting.size() && planner.admit(waiting[admitted])) ++admitted;
+  const auto starting = waiting.first(admitted);
   for (const SchedulerSequence& sequence : running) planner.run_decode(sequence);
-  for (const SchedulerSequence& sequence : running) planner.run_prefill(sequence);
-  for (std::size_t i = 0; i < admitted; ++i) planner.run_decode(waiting[i]);
-  for (std::size_t i = 0; i < admitted; ++i) planner.run_prefill(waiting[i]);
+  for (const SchedulerSequence& sequence : starting) planner.run_decode(sequence);
+  for (const SchedulerSequence& sequence : running)
+    if (sequence.begun) planner.run_prefill(sequence);
+  for (const SchedulerSequence& sequence : running)
+    if (!sequence.begun) planner.run_prefill(sequence);
+  for (const SchedulerSequence& sequence : starting) planner.run_prefill(sequence);
   StepPlan plan = planner.take();
   plan.stuck = planner.running() == 0 && !waiting.empty();
   return plan;

@@ -21,10 +21,10 @@ SchedulerSequence decode(int64_t id, int64_t blocks) {
 }
 
 TEST(Scheduler, prefill_and_decode_share_a_batch) {
-  const StepPlan plan = plan_step({}, 100, 0, Sequences{decode(1, 10), prefill(2, 70, 32, 10)},
-                                  Sequences{prefill(3, 20, 32, 10)});
+  const StepPlan plan = plan_step({}, 100, 0, Sequences{decode(1, 10), prefill(2, 70, 20, 10)},
+                                  Sequences{prefill(3, 12, 32, 10)});
   EXPECT_EQ(plan.admitted, (std::vector<int64_t>{3}));
-  EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 1}, {2, 32}, {3, 20}}));
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 1}, {2, 20}, {3, 12}}));
   EXPECT_FALSE(plan.stuck);
 }
 
@@ -67,6 +67,35 @@ TEST(Scheduler, chunks_are_never_cut_and_one_always_runs) {
   const SchedulerConfig tight{.max_sequences = 16, .max_batch_tokens = 1};
   EXPECT_EQ(plan_step(tight, 100, 0, Sequences{decode(5, 1), prefill(1, 99, 32, 1)}, {}).items,
             (std::vector<StepItem>{{5, 1}, {1, 32}}));
+}
+
+TEST(Scheduler, answers_wait_for_few_prompt_tokens_between_two_of_theirs) {
+  const SchedulerConfig config{.max_tokens_between = 40};
+  Sequences running = {prefill(1, 30, 32, 1), prefill(2, 100, 32, 1), prefill(3, 10, 32, 1)};
+  StepPlan plan = plan_step(config, 100, 0, running, {});  // nobody waits
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 30}, {2, 32}, {3, 10}}));
+  EXPECT_FALSE(plan.slice);
+
+  running.push_back(decode(4, 1));
+  plan = plan_step(config, 100, 0, running, {});
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{4, 1}, {1, 30}, {3, 10}}));  // 2 would be too much
+  EXPECT_FALSE(plan.slice);
+
+  running[0].chunk_tokens = running[0].pending_tokens = 50;
+  plan = plan_step(config, 100, 0, running, {});
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{4, 1}}));
+  EXPECT_EQ(plan.slice, (StepSlice{1, 50, 40}));  // 40 of 50 layers, so to say
+
+  running[1].begun = true;  // goes first, whoever was there before
+  running[1].chunk_tokens = 80;
+  plan = plan_step(config, 100, 0, running, {});
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{4, 1}}));
+  EXPECT_EQ(plan.slice, (StepSlice{2, 80, 40}));
+
+  running.pop_back();  // the answer is there: what was begun is read to its end, others beside it
+  plan = plan_step(config, 100, 0, running, {});
+  EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 50}, {3, 10}}));
+  EXPECT_EQ(plan.slice, (StepSlice{2, 80, 80}));
 }
 
 // Simulated runs: everything that can fit is served to its end, in order of admission, and the

@@ -2,6 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "coppice/core/error.h"
 
 namespace coppice::models {
@@ -67,7 +70,7 @@ Decoder::Decoder(const ModelArgs& args, const DecoderOptions& options)
         "lm_head", std::make_shared<nn::Linear>(args.hidden_size, args.vocab_size, false));
 }
 
-torch::Tensor Decoder::forward(const Batch& batch, AttentionBackend& backend) {
+ForwardState Decoder::begin(Batch batch) {
   validate(batch);
   at::Tensor x;
   if (batch.token_ids.defined()) {
@@ -80,10 +83,21 @@ torch::Tensor Decoder::forward(const Batch& batch, AttentionBackend& backend) {
   }
   // Never in 16 bits: neighbouring positions would share their angles.
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const ops::RopeAngles angles = rope_.angles(batch.positions, wide);
-  at::Tensor delta;
-  for (const auto& layer : layers_) delta = layer->forward(x, delta, angles, batch, backend);
-  return delta.defined() ? norm_->add_forward(x, delta) : norm_->forward(x);
+  ops::RopeAngles angles = rope_.angles(batch.positions, wide);
+  return {.batch = std::move(batch), .angles = std::move(angles), .x = std::move(x), .delta = {}};
+}
+
+bool Decoder::advance(ForwardState& state, AttentionBackend& backend, int64_t layers) {
+  const auto all = static_cast<int64_t>(layers_.size());
+  const int64_t end = std::min(all, state.next_layer + layers);
+  for (int64_t& i = state.next_layer; i < end; ++i)
+    state.delta = layers_[static_cast<std::size_t>(i)]->forward(state.x, state.delta, state.angles,
+                                                                state.batch, backend);
+  return state.next_layer == all;
+}
+
+torch::Tensor Decoder::finish(ForwardState& state) {
+  return state.delta.defined() ? norm_->add_forward(state.x, state.delta) : norm_->forward(state.x);
 }
 
 torch::Tensor Decoder::embed(const torch::Tensor& ids) { return embed_tokens_->forward(ids); }

@@ -26,7 +26,9 @@ class Decoder final : public Model {
  public:
   Decoder(const ModelArgs& args, const DecoderOptions& options);
 
-  torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override;
+  ForwardState begin(Batch batch) override;
+  bool advance(ForwardState& state, AttentionBackend& backend, int64_t layers) override;
+  torch::Tensor finish(ForwardState& state) override;
   torch::Tensor embed(const torch::Tensor& ids) override;
   torch::Tensor logits(const torch::Tensor& hidden) override;
 

@@ -12,8 +12,18 @@
 #include "coppice/models/model_args.h"
 #include "coppice/nn/attention_backend.h"
 #include "coppice/nn/batch.h"
+#include "coppice/ops/rope.h"
 
 namespace coppice {
+
+// A forward pass between two of its layers.
+struct ForwardState {
+  Batch batch;
+  ops::RopeAngles angles;
+  at::Tensor x;      // [N, C], the residual stream
+  at::Tensor delta;  // [N, C], what the last layer adds to it; undefined before the first
+  int64_t next_layer = 0;
+};
 
 struct Model : torch::nn::Module {
   explicit Model(const ModelArgs& args) : args_(args) {}
@@ -24,7 +34,13 @@ struct Model : torch::nn::Module {
 
   // -> [N, C], all sequences packed: the final norm's output. Float32, or the type of dense
   // weights.
-  virtual torch::Tensor forward(const Batch& batch, AttentionBackend& backend) = 0;
+  torch::Tensor forward(const Batch& batch, AttentionBackend& backend);
+  // The same in pieces, the same bit for bit: begin, all layers, finish. Other passes may run in
+  // between; the backend must know the batch's sequences until its last layer.
+  virtual ForwardState begin(Batch batch) = 0;
+  // At most `layers` more layers. True: that was the last one.
+  virtual bool advance(ForwardState& state, AttentionBackend& backend, int64_t layers) = 0;
+  virtual torch::Tensor finish(ForwardState& state) = 0;
   // ids [N] int64 -> [N, C], what forward() makes of token ids: for batches that mix them with
   // embeddings from elsewhere.
   virtual torch::Tensor embed(const torch::Tensor& ids) = 0;

@@ -61,6 +61,7 @@ void EngineLoop::show_caches() {
     if (!job.mailbox->wants_views || Clock::now() - job.viewed < kBetweenViews) continue;
     const std::optional<SequenceId> sequence = engine_.sequence_of(id);
     if (!sequence || !job.mailbox->drained()) continue;
+    if (engine_.cache().tokens_in_pass(*sequence) > 0) continue;  // a chunk is half read
     job.mailbox->put({job.choice, false, {}, view_cache(engine_.cache(), *sequence)});
     job.viewed = Clock::now();
   }
