@@ -127,6 +127,7 @@ void add_eval_command(CLI::App& program) {
   add_eval_agreement(*eval);
   add_eval_recall(*eval);
   add_eval_ruler(*eval);
+  add_eval_talk(*eval);
   add_eval_kept(*eval);
   add_eval_cost(*eval);
 }

@@ -50,6 +50,7 @@ void add_eval_held_out(CLI::App& eval);
 void add_eval_agreement(CLI::App& eval);
 void add_eval_recall(CLI::App& eval);
 void add_eval_ruler(CLI::App& eval);
+void add_eval_talk(CLI::App& eval);
 void add_eval_kept(CLI::App& eval);
 void add_eval_cost(CLI::App& eval);
 

@@ -331,6 +331,25 @@ class CliTest(unittest.TestCase):
         self.refuse(*flags, "--kinds", "magic", code=2, says="magic")
         self.refuse(*flags, "--policies", "streaming:sinks=x", code=2, says="sinks")
 
+    def test_eval_talk_tells_facts_early_and_asks_for_each(self):
+        model, out = self.dir / "talk.gguf", self.dir / "talk.jsonl"
+        tiny_gguf.write(str(model), context=2048)
+        text = self.dir / "talk.txt"
+        text.write_text("".join(f"This is sentence {i} of a story. " for i in range(60)))
+        flags = ["eval", "talk", "--model", model, "--text", text, "--lengths", 900, "--trials", 4, "--questions", 2,
+                 "--question", "unseen", "in-turn", "--policies", "streaming", "--budgets", 64, "--out", out, "--json"]
+        shown = json.loads(self.call(*flags).stdout)
+        _, rows = self.rows_of(out)
+        self.assertEqual({(row["asked"], row["trial"]) for row in rows},
+                         {(asked, trial) for asked in ("unseen", "in-turn") for trial in range(4)})
+        for row in rows:
+            self.assertLessEqual(row["tokens"], 900)
+            self.assertLess(row["depth"], 0.25)
+            self.assertGreaterEqual(row["turns"], 4)
+            self.assertEqual(row["correct"], row["expected"] in row["answer"])
+        self.assertEqual([group["trials"] for group in shown["summary"]][:2], [4, 4])
+        self.refuse(*flags[:-3], "--out", out, "--lengths", 2000, code=1, says="2048")
+
 
 if __name__ == "__main__":
     unittest.main()
