@@ -36,6 +36,8 @@ struct ServeOptions {
   std::optional<int64_t> kv_ceiling, kv_min_budget;
   int64_t max_requests = 64;
   int64_t max_running = 16;
+  int64_t tokens_between = SchedulerConfig{}.max_tokens_between;
+  bool kv_lazy = false;
   int64_t grace_seconds = 30;
 };
 
@@ -56,6 +58,8 @@ std::unique_ptr<Engine> make_engine(const Runtime& runtime, const ServeOptions& 
   EngineConfig config = runtime.engine_config(range, 1);
   const int64_t bytes = read_bytes("--kv-pool", options.kv_pool);
   config.scheduler.max_sequences = options.max_running;
+  config.scheduler.max_tokens_between = options.tokens_between;
+  config.resident_cache = !options.kv_lazy;
   // A snapshot is a sequence, too.
   config.max_blocks =
       from_flags([&] { return pool_blocks(runtime.cache(), bytes, options.max_running); });
@@ -211,6 +215,9 @@ void add_serve_command(CLI::App& program) {
   command->add_option("--served-name", options->name, "the model's name for clients [its file's]");
   command->add_option("--kv-pool", options->kv_pool, "bytes of KV cache for all requests together")
       ->capture_default_str();
+  command->add_flag("--kv-lazy", options->kv_lazy,
+                    "take the pool's memory as it is used and give it back, instead of all at the "
+                    "start: answers wait for it now and then");
   command->add_option("--kv-reuse", options->kv_reuse,
                       "bytes of the pool that states of earlier prompts may hold, or off [a "
                       "quarter of the pool]");
@@ -232,6 +239,12 @@ void add_serve_command(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--max-running", options->max_running, "requests running at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--tokens-between", options->tokens_between,
+                   "prompt tokens' worth of reading between two tokens of other answers: fewer "
+                   "for steadier answers, more for earlier first tokens")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--max-body", options->max_body, "bytes of a request's body")

@@ -21,6 +21,9 @@ struct CacheConfig {
   // Keep one more int32 per slot: the position that the key is rotated to, where it can differ from
   // the original one (attention/compact_positions.h).
   bool rotary_positions = false;
+  // On the CPU: have all memory from the start and keep it, so that no pass waits for the system to
+  // find and clear pages. Else it comes with the first use of a block, and goes again.
+  bool resident = false;
 
   int64_t num_rows() const { return num_layers * num_kv_heads; }  // of one sequence
   int64_t entry_bytes() const;  // K, V and the metadata of one slot

@@ -101,7 +101,7 @@ void KvCache::remove_sequence(SequenceId id) {
     freed.insert(freed.end(), row.blocks.begin(), row.blocks.end());
   pool_.give_back(freed);
   sequences_.erase(id);
-  release_free_runs(pools_, pool_, std::move(freed));
+  if (!config_.resident) release_free_runs(pools_, pool_, std::move(freed));
 }
 
 std::vector<SequenceId> KvCache::sequences() const {

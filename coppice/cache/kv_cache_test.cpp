@@ -318,6 +318,24 @@ TEST(KvCache, freed_memory_goes_back_to_the_system) {
   expect_content(cache, small, filler());
 }
 
+TEST(KvCache, resident_memory_is_there_from_the_start_and_stays) {
+  CacheConfig config = tiny(20000);
+  config.head_dim = 64;
+  config.resident = true;
+  KvCache cache(config);
+  const auto all_there = [&cache] {
+    for (const at::Tensor* pool : {&cache.keys(), &cache.values(), &cache.positions()})
+      if (resident_pages(*pool) != static_cast<int64_t>((pool->nbytes() + 4095) / 4096))
+        return false;
+    return true;
+  };
+  EXPECT_TRUE(all_there());
+  const SequenceId id = cache.add_sequence();
+  feed(cache, id, 2000, filler());
+  cache.remove_sequence(id);
+  EXPECT_TRUE(all_there());
+}
+
 // Rows as plain lists of positions, against the cache, under random calls of every kind.
 TEST(KvCache, random_calls_follow_a_plain_model) {
   struct Model {

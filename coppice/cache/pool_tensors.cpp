@@ -9,10 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "coppice/core/error.h"
+#include "coppice/ops/parallel.h"
 
 namespace coppice {
 namespace {
@@ -20,6 +22,8 @@ namespace {
 // Blocks of a row lie far apart, so small pages would cost a table walk for every block. A smaller
 // pool would waste too much of a large page.
 constexpr int64_t kLeastForLargePages = int64_t{32} << 20;
+
+constexpr int64_t kSmallPage = 4096;
 
 using at::indexing::Slice;
 
@@ -43,6 +47,19 @@ at::Tensor allocate(at::IntArrayRef shape, at::ScalarType dtype, c10::Device dev
   if (bytes >= kLeastForLargePages) ::madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   return at::from_blob(
       data, shape, [bytes](void* p) { ::munmap(p, static_cast<std::size_t>(bytes)); }, options);
+}
+
+// Has the system find and clear the memory now.
+void make_resident(char* data, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{16} << 20;  // whole large pages
+  ops::parallel_for(0, bytes, kPiece, [&](int64_t begin, int64_t end) {
+    if (::madvise(data + begin, static_cast<std::size_t>(end - begin), MADV_POPULATE_WRITE) == 0)
+      return;
+    if (errno != EINVAL)
+      fail(ErrorCode::kCapacity, "KV cache: the system has no memory for its {} bytes: {}", bytes,
+           std::strerror(errno));
+    for (int64_t at = begin; at < end; at += kSmallPage) data[at] = 0;  // a system before 5.14
+  });
 }
 
 // Calls visit(data, bytes of one block) for each pool.
@@ -84,6 +101,9 @@ PoolTensors allocate_pools(const CacheConfig& config) {
   pools.modalities = allocate({blocks, kBlockEntries}, at::kByte, config.device);
   if (config.rotary_positions)
     pools.rotary = allocate({blocks, kBlockEntries}, at::kInt, config.device);
+  if (config.resident && config.device.is_cpu())
+    for_each_pool(pools,
+                  [blocks](char* data, int64_t bytes) { make_resident(data, blocks * bytes); });
   return pools;
 }
 

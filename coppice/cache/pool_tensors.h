@@ -30,7 +30,8 @@ struct PoolTensors {
   std::vector<at::Tensor*> all();
 };
 
-// Throws kCapacity where the memory cannot be had.
+// Throws kCapacity where the memory cannot be had; without CacheConfig::resident that may show only
+// when it is used.
 PoolTensors allocate_pools(const CacheConfig& config);
 
 // The new entries of one layer; undefined log_beta and modality mean zeros.

@@ -19,6 +19,7 @@ CacheConfig sized_cache(const ModelArgs& args, const EngineConfig& config) {
   CacheConfig cache = cache_config(args, config.kv_dtype, config.device);
   cache.max_blocks = config.max_blocks;
   cache.rotary_positions = config.compact_positions;
+  cache.resident = config.resident_cache;
   return cache;
 }
 

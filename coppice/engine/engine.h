@@ -58,6 +58,7 @@ struct EngineConfig {
   EvictionConfig eviction = {};  // for requests that name none
   int64_t chunk_tokens = 256;    // for requests that name none
   SchedulerConfig scheduler = {};
+  bool resident_cache = false;              // CacheConfig::resident
   bool compact_positions = false;           // keys are rotated to cache-relative positions
   std::vector<int64_t> end_token_ids = {};  // the union of all places that name one
   std::optional<int32_t> begin_token_id =

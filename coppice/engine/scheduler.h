@@ -11,9 +11,9 @@
 // max_batch_tokens.
 //
 // What a step reads is what every answer waits between two of its tokens. So a step that decodes
-// reads no more of prompts than max_tokens_between tokens cost: whole chunks while they fit, or some
-// layers of one larger chunk, which the next steps go on with. The order of the work changes, its
-// results do not.
+// reads no more of prompts than max_tokens_between tokens cost: whole chunks while they fit, or
+// some layers of one larger chunk, which the next steps go on with. The order of the work changes,
+// its results do not.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace coppice {
 struct SchedulerConfig {
   int64_t max_sequences = 16;  // that run at once
   int64_t max_batch_tokens = 512;
-  int64_t max_tokens_between = 32;  // of prompts, in a step that decodes
+  int64_t max_tokens_between = 16;  // of prompts, in a step that decodes
 };
 
 struct SchedulerSequence {
@@ -56,14 +56,14 @@ struct StepSlice {
 };
 
 struct StepPlan {
-  std::vector<int64_t> admitted;  // waiting sequences that start now, in order
-  std::vector<StepItem> items;    // the batch; admitted sequences among them
+  std::vector<int64_t> admitted;   // waiting sequences that start now, in order
+  std::vector<StepItem> items;     // the batch; admitted sequences among them
   std::optional<StepSlice> slice;  // of a sequence that is not among the items
-  bool stuck = false;             // nothing runs and the first waiting sequence does not fit
+  bool stuck = false;              // nothing runs and the first waiting sequence does not fit
 };
 
-// `running` and `waiting` in order of arrival; at most one is begun. `idle_blocks`: held by sessions that no request
-// uses, those of `waiting` included.
+// `running` and `waiting` in order of arrival; at most one is begun. `idle_blocks`: held by
+// sessions that no request uses, those of `waiting` included.
 StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t idle_blocks,
                    std::span<const SchedulerSequence> running,
                    std::span<const SchedulerSequence> waiting);
