@@ -79,7 +79,7 @@ struct Engine::State {
   PagedBackend backend;
   TextStreamFactory text;
   std::deque<std::unique_ptr<Sequence>> waiting;
-  std::vector<std::unique_ptr<Sequence>> running;  // in order of arrival
+  std::vector<std::unique_ptr<Sequence>> running;  // by Sequence::arrival
   std::map<SessionId, Session> sessions;
   std::optional<Pass> open_chunk;  // of a prompt, between two of its layers
   RequestId next_request = 1;

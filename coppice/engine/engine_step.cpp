@@ -93,7 +93,11 @@ void Engine::State::admit(const std::vector<int64_t>& ids) {
     } else {
       context.cache_id = cache.add_sequence();
     }
-    running.push_back(std::move(sequence));
+    const auto later = [](RequestId arrival, const std::unique_ptr<Sequence>& other) {
+      return arrival < other->arrival();
+    };
+    running.insert(std::upper_bound(running.begin(), running.end(), sequence->arrival(), later),
+                   std::move(sequence));
   }
 }
 

@@ -39,6 +39,8 @@ struct Request {
 
   std::optional<SessionId> session = {};  // continue this finished sequence
   bool keep_session = false;  // keep the sequence when done; its id is in the last output
+  // An earlier request that this one goes on for: its prompt is read in that one's turn.
+  std::optional<RequestId> in_place_of = {};
 
   // Score the prompt's tokens as well, with as many alternatives as sampling.logprobs says.
   bool score_prompt = false;

@@ -21,7 +21,8 @@ SchedulerSequence decode(int64_t id, int64_t blocks) {
 }
 
 TEST(Scheduler, prefill_and_decode_share_a_batch) {
-  const StepPlan plan = plan_step({}, 100, 0, Sequences{decode(1, 10), prefill(2, 70, 20, 10)},
+  const StepPlan plan = plan_step({.max_tokens_between = 32}, 100, 0,
+                                  Sequences{decode(1, 10), prefill(2, 70, 20, 10)},
                                   Sequences{prefill(3, 12, 32, 10)});
   EXPECT_EQ(plan.admitted, (std::vector<int64_t>{3}));
   EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 1}, {2, 20}, {3, 12}}));
@@ -64,7 +65,7 @@ TEST(Scheduler, chunks_are_never_cut_and_one_always_runs) {
   const Sequences running = {prefill(1, 100, 32, 1), prefill(2, 100, 32, 1), prefill(3, 7, 32, 1)};
   const StepPlan plan = plan_step(config, 100, 0, running, {});
   EXPECT_EQ(plan.items, (std::vector<StepItem>{{1, 32}, {3, 7}}));
-  const SchedulerConfig tight{.max_sequences = 16, .max_batch_tokens = 1};
+  const SchedulerConfig tight{.max_sequences = 16, .max_batch_tokens = 1, .max_tokens_between = 32};
   EXPECT_EQ(plan_step(tight, 100, 0, Sequences{decode(5, 1), prefill(1, 99, 32, 1)}, {}).items,
             (std::vector<StepItem>{{5, 1}, {1, 32}}));
 }

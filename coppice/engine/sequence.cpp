@@ -21,6 +21,7 @@ Sequence::Sequence(RequestId id, const Request& request, SequenceContext context
                    int64_t reused_tokens, EvictionPolicy policy, const SequenceLimits& limits,
                    std::unique_ptr<TextStream> text)
     : id_(id),
+      arrival_(request.in_place_of.value_or(id)),
       context_(std::move(context)),
       session_(request.session),
       keep_session_(request.keep_session),

@@ -50,6 +50,7 @@ class Sequence final {
            EvictionPolicy policy, const SequenceLimits& limits, std::unique_ptr<TextStream> text);
 
   RequestId id() const { return id_; }
+  RequestId arrival() const { return arrival_; }  // the lower, the earlier its prompt is read
   SequenceContext& context() { return context_; }
   const SequenceContext& context() const { return context_; }
   EvictionPolicy& policy() { return policy_; }
@@ -92,7 +93,7 @@ class Sequence final {
   bool is_end(int32_t id) const;
   void flush_text(RequestOutput& output);
 
-  RequestId id_;
+  RequestId id_, arrival_;
   SequenceContext context_;
   std::optional<SessionId> session_;
   bool keep_session_;

@@ -99,7 +99,7 @@ TEST_F(TalkTest, EveryWayToAskGivesRowsAndSums) {
                        .asking = {Asking::kUnseen, Asking::kSeen, Asking::kInTurn}});
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"streaming", "dbtrimkv"}, {32}, {}, sizes, true);
+  const auto settings = eval_settings({"streaming", "dbtrimkv"}, {32}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(one, settings, sizes, Json::object(), file);
@@ -109,7 +109,9 @@ TEST_F(TalkTest, EveryWayToAskGivesRowsAndSums) {
         const Json* row = rows.find({{"length", 500}, {"asked", asked}, {"trial", trial}}, setting);
         ASSERT_NE(row, nullptr) << asked;
         EXPECT_LE(row->at("bytes_peak").get<int64_t>(), row->at("bytes_bound").get<int64_t>());
-        if (setting.policy != "full") EXPECT_EQ(row->at("kept_entries"), 32 * 6);
+        if (setting.policy != "full") {
+          EXPECT_EQ(row->at("kept_entries"), 32 * 6);
+        }
       }
     }
     // What was announced was read besides.
@@ -117,8 +119,11 @@ TEST_F(TalkTest, EveryWayToAskGivesRowsAndSums) {
     const auto prompt = rows.find(key, settings[0])->at("prompt_tokens").get<int64_t>();
     const Json plain = {{"length", 500}, {"asked", "unseen"}, {"trial", 0}};
     const auto unseen = rows.find(plain, settings[0])->at("prompt_tokens").get<int64_t>();
-    if (std::string(asked) == "seen") EXPECT_GT(prompt, unseen + 20);
-    if (std::string(asked) == "in-turn") EXPECT_EQ(prompt, unseen);
+    if (std::string(asked) == "seen") {
+      EXPECT_GT(prompt, unseen + 20);
+    } else if (std::string(asked) == "in-turn") {
+      EXPECT_EQ(prompt, unseen);
+    }
   }
   const Json summary = one.summarise(rows, settings);
   EXPECT_EQ(summary.size(), 3 * settings.size());

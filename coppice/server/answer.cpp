@@ -116,6 +116,7 @@ Json Answer::usage() const {
       options_.range.fixed() ? kv["budget"] : Json(options_.range.least.budget_entries);
   kv["least_budget"] = kv["budget"].is_null() ? Json(nullptr) : Json(least);
   kv["keep"] = options_.keep;
+  kv["mark"] = options_.mark;
   return usage;
 }
 

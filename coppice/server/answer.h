@@ -26,6 +26,7 @@ struct AnswerOptions {
   BudgetRange range;                      // of the settings in force
   int64_t rows = 1;                       // of the cache
   std::vector<int64_t> keep = {};         // messages whose tokens are pinned
+  std::vector<int64_t> mark = {};         // after which states are kept
   ReplyFormat format = {};                // of a chat's answers
 };
 

@@ -146,6 +146,7 @@ void EngineLoop::accept(Call call) {
       job.call = call.id;
       job.choice = static_cast<int64_t>(i);
       job.request = std::move(call.requests[i].request);
+      job.stops = std::move(call.requests[i].marks);
       job.mailbox = call.mailbox;
       job.submitted = call.submitted;
       plan_levels(job, std::move(call.requests[i].least));
@@ -214,9 +215,6 @@ void EngineLoop::admit() {
 void EngineLoop::start(Job job) {
   ++own_.started;
   promised_blocks_ += job.worst_blocks;
-  const int64_t chunk = job.request.chunk_tokens.value_or(engine_.config().chunk_tokens);
-  const auto prompt = static_cast<int64_t>(job.request.prompt.size());
-  const int64_t boundary = prompt == 0 ? 0 : (prompt - 1) / chunk * chunk;
   try {
     const bool whole = job.request.score_prompt;  // every token of it is read anew
     const auto* snapshot = whole ? nullptr : find_snapshot(job);
@@ -224,39 +222,17 @@ void EngineLoop::start(Job job) {
       job.session = engine_.fork_session(snapshot->session);
       job.reused = static_cast<int64_t>(snapshot->tokens.size());
     }
-    const bool read_first =
-        !whole && snapshots_.keeps(job.request.eviction->policy) && boundary > job.reused;
-    const RequestId id =
-        read_first ? begin_reading(job, job.reused, boundary) : begin_answer(job, job.reused);
+    if (whole || !snapshots_.keeps(job.request.eviction->policy)) {
+      job.stops.clear();
+    } else {
+      plan_stops(job);
+    }
+    const RequestId id = go_on(job, job.reused);
     active_.emplace(id, std::move(job));
   } catch (const Error& error) {
     drop_if_kept(job.session);
     fail_job(job, error.code(), error.what());
   }
-}
-
-// Reads tokens have .. boundary and keeps the state.
-RequestId EngineLoop::begin_reading(Job& job, int64_t have, int64_t boundary) {
-  Request part;
-  part.prompt.assign(job.request.prompt.begin() + have, job.request.prompt.begin() + boundary);
-  for (const ImageSpan& span : job.request.images)
-    if (span.begin < boundary) part.images.push_back(span);
-  part.sampling.max_tokens = 0;
-  part.eviction = job.request.eviction;
-  part.chunk_tokens = job.request.chunk_tokens;
-  part.session = job.session;
-  part.keep_session = true;
-  job.reading = true;
-  return engine_.submit(part);
-}
-
-RequestId EngineLoop::begin_answer(Job& job, int64_t have) {
-  Request part = job.request;
-  part.prompt.erase(part.prompt.begin(), part.prompt.begin() + have);
-  part.session = job.session;
-  part.keep_session = job.mailbox->wants_views;  // for the last view
-  job.reading = false;
-  return engine_.submit(part);
 }
 
 void EngineLoop::step() {
@@ -306,29 +282,6 @@ void EngineLoop::deliver(RequestOutput output) {
   finish(job);
   job.mailbox->put({job.choice, false, std::move(output)});
   active_.erase(found);
-}
-
-// The prompt is read up to its last whole chunk: keeps a copy of that state and goes on.
-void EngineLoop::after_reading(Job job, RequestOutput output) {
-  if (output.error) {
-    drop_if_kept(job.session);
-    return fail_job(job, output.error->code, output.error->message);
-  }
-  job.session = output.session;
-  try {
-    const std::vector<int32_t>& tokens = engine_.session_tokens(*job.session);
-    const auto have = static_cast<int64_t>(tokens.size());
-    if (!job.changed) {
-      snapshots_.add(*job.session, tokens, job.request.images, *job.request.eviction,
-                     job.request.chunk_tokens.value_or(engine_.config().chunk_tokens),
-                     free_blocks());
-    }
-    const RequestId id = begin_answer(job, have);
-    active_.emplace(id, std::move(job));
-  } catch (const Error& error) {
-    drop_if_kept(job.session);
-    fail_job(job, error.code(), error.what());
-  }
 }
 
 void EngineLoop::finish(Job& job) {

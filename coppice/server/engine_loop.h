@@ -12,7 +12,8 @@
 // not kept.
 //
 // Prompts are read up to their last whole chunk first; a snapshot of that state is kept where there
-// is room, and later prompts with the same beginning go on from it (snapshot_store.h).
+// is room, and later prompts with the same beginning go on from it (snapshot_store.h). So is one of
+// the last whole chunk of every marked beginning.
 //
 // submit(), cancel(), stop() and stats() may be called by any thread; run() by one.
 #pragma once
@@ -46,6 +47,7 @@ struct LoopConfig {
 struct LoopRequest {
   Request request;
   std::optional<EvictionConfig> least = {};
+  std::vector<int64_t> marks = {};  // ends of beginnings of the prompt that others may share
 };
 BudgetRange range_of(const LoopRequest& asked);  // REQUIRES: request.eviction is set
 
@@ -115,7 +117,9 @@ class EngineLoop final {
     int64_t least_budget = 0;       // so far
     bool changed = false;           // since it started
     // While it runs.
-    bool reading = false;  // the first part of the prompt, up to the snapshot
+    bool reading = false;                 // the first part of the prompt, up to the snapshot
+    std::vector<int64_t> stops;           // tokens of the prompt, rising: snapshots to come
+    std::optional<RequestId> first_part;  // the first request made for it
     std::optional<SessionId> session;
     int64_t reused = 0;
     int64_t generated = 0;
@@ -138,7 +142,10 @@ class EngineLoop final {
   void set_level(int level);
   void raise_level();
   void start(Job job);
-  RequestId begin_reading(Job& job, int64_t have, int64_t boundary);
+  RequestId submit_part(Job& job, Request& part);
+  void plan_stops(Job& job) const;
+  RequestId go_on(Job& job, int64_t have);
+  RequestId begin_reading(Job& job, int64_t have);
   RequestId begin_answer(Job& job, int64_t have);
   void deliver(RequestOutput output);
   void after_reading(Job job, RequestOutput output);

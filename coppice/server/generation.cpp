@@ -78,13 +78,13 @@ KvBudget read_budget(const Json& value) {
   return budget;
 }
 
-std::vector<int64_t> read_keep(const Json& list) {
-  if (!list.is_array()) refuse_field("kv.keep", "expected a list of message numbers, from 0 on");
-  std::vector<int64_t> keep;
-  for (const Json& number : list) keep.push_back(read_integer(number, "kv.keep", 0, kMost));
-  std::sort(keep.begin(), keep.end());
-  keep.erase(std::unique(keep.begin(), keep.end()), keep.end());
-  return keep;
+std::vector<int64_t> read_messages(const Json& list, const char* field) {
+  if (!list.is_array()) refuse_field(field, "expected a list of message numbers, from 0 on");
+  std::vector<int64_t> messages;
+  for (const Json& number : list) messages.push_back(read_integer(number, field, 0, kMost));
+  std::sort(messages.begin(), messages.end());
+  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
+  return messages;
 }
 
 void read_stream_options(Fields& fields, Generation& generation) {
@@ -113,7 +113,8 @@ void read_kv(Fields& outer, Generation& generation) {
   wish.policy = fields.text("policy");
   wish.sinks = fields.integer("sinks", 0, kMost);
   wish.recent = fields.integer("recent", 0, kMost);
-  if (const Json* keep = fields.find("keep")) wish.keep = read_keep(*keep);
+  if (const Json* keep = fields.find("keep")) wish.keep = read_messages(*keep, "kv.keep");
+  if (const Json* mark = fields.find("mark")) wish.mark = read_messages(*mark, "kv.mark");
   generation.trace = fields.boolean("trace").value_or(false);
   if (generation.trace && (!generation.stream || generation.n != 1)) {
     refuse_field("kv.trace", "goes with stream and n = 1 alone");

@@ -24,6 +24,7 @@ struct KvWish {
   std::optional<int64_t> min_budget = {};  // accepts as little while others wait
   std::optional<int64_t> sinks = {}, recent = {};
   std::vector<int64_t> keep = {};  // messages by number, rising
+  std::vector<int64_t> mark = {};  // the same
 };
 
 // What the operator set.

@@ -8,20 +8,17 @@
 namespace coppice {
 namespace {
 
-constexpr const char* kField = "kv.keep";
-
-std::vector<TextRange> places_of(const RenderedPrompt& prompt, std::span<const int64_t> keep) {
+std::vector<TextRange> places_of(const RenderedPrompt& prompt, std::span<const int64_t> numbers,
+                                 const char* field) {
   std::vector<TextRange> ranges;
   const auto count = static_cast<int64_t>(prompt.messages.size());
-  for (const int64_t index : keep) {
+  for (const int64_t index : numbers) {
     if (index >= count) {
-      refuse_field(kField, "expected numbers of messages, 0 to {}, got {}", count - 1, index);
+      refuse_field(field, "expected numbers of messages, 0 to {}, got {}", count - 1, index);
     }
     const auto& place = prompt.messages[static_cast<std::size_t>(index)];
     if (!place) {
-      refuse_field(kField,
-                   "this model's chat template does not show where message {} stands, so it cannot "
-                   "be pinned",
+      refuse_field(field, "this model's chat template does not show where message {} stands",
                    index);
     }
     ranges.push_back(*place);
@@ -33,22 +30,22 @@ std::vector<TextRange> places_of(const RenderedPrompt& prompt, std::span<const i
 
 }  // namespace
 
-std::vector<PositionSpan> pin_messages(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
-                                       std::span<const int32_t> ids,
-                                       std::span<const int64_t> keep) {
-  if (keep.empty()) return {};
+std::vector<PositionSpan> message_spans(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                        std::span<const int32_t> ids,
+                                        std::span<const int64_t> numbers, const char* field) {
+  if (numbers.empty()) return {};
   const auto places =
-      token_places(tokenizer, prompt.text, prompt.plain, ids, places_of(prompt, keep));
+      token_places(tokenizer, prompt.text, prompt.plain, ids, places_of(prompt, numbers, field));
   if (!places) {
-    refuse_field(kField, "this model's tokens do not show where a message begins or ends here");
+    refuse_field(field, "this model's tokens do not show where a message begins or ends here");
   }
-  std::vector<PositionSpan> pins;
+  std::vector<PositionSpan> spans;
   for (const TokenRange& place : *places)
-    pins.push_back({static_cast<int32_t>(place.begin), static_cast<int32_t>(place.end)});
-  return merge_pins(std::move(pins));
+    spans.push_back({static_cast<int32_t>(place.begin), static_cast<int32_t>(place.end)});
+  return spans;
 }
 
-std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> pins,
+std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> spans,
                                         std::span<const int32_t> ids, int32_t image_token_id,
                                         std::span<const ImageEncoder::Encoded> pictures) {
   std::vector<int32_t> starts;  // [ids + 1]: where each token stands then
@@ -60,9 +57,9 @@ std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> pins,
   }
   starts.push_back(at);
   std::vector<PositionSpan> moved;
-  for (const PositionSpan& pin : pins)
+  for (const PositionSpan& span : spans)
     moved.push_back(
-        {starts[static_cast<std::size_t>(pin.begin)], starts[static_cast<std::size_t>(pin.end)]});
+        {starts[static_cast<std::size_t>(span.begin)], starts[static_cast<std::size_t>(span.end)]});
   return moved;
 }
 

@@ -198,6 +198,7 @@ CompletionBody read_completion_body(std::string_view body) {
   result.generation = read_generation(fields);
   if (result.generation.trace) refuse_field("kv.trace", "goes with chat completions alone");
   if (!result.generation.kv.keep.empty()) refuse_field("kv.keep", "goes with messages alone");
+  if (!result.generation.kv.mark.empty()) refuse_field("kv.mark", "goes with messages alone");
   SamplingParams& sampling = result.generation.sampling;
   if (!sampling.max_tokens) sampling.max_tokens = kDefaultCompletionTokens;
   sampling.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
@@ -245,6 +246,7 @@ SessionBody read_session_body(std::string_view body) {
   result.kv = generation.kv;
   if (result.kv.min_budget) refuse_field("kv.min_budget", "a saved session has one budget");
   if (!result.chat && !result.kv.keep.empty()) refuse_field("kv.keep", "goes with messages alone");
+  if (!result.kv.mark.empty()) refuse_field("kv.mark", "a session is kept whole");
   if (result.kv.budget && result.kv.budget->unit == KvBudget::Unit::kShare) {
     refuse_field("kv.budget",
                  "a share of the text changes with every turn; a session needs a fixed budget");

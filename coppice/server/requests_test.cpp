@@ -129,6 +129,7 @@ TEST(Requests, unknown_and_unsupported_fields_are_named) {
   EXPECT_EQ(completion(R"("best_of":3)"), "best_of");
   EXPECT_EQ(completion(R"("suffix":"x")"), "suffix");
   EXPECT_EQ(completion(R"("kv":{"keep":[0]})"), "kv.keep");
+  EXPECT_EQ(completion(R"("kv":{"mark":[0]})"), "kv.mark");
   EXPECT_EQ(refused_field(read_completion_body, "{}"), "prompt");
   EXPECT_EQ(refused_field(read_completion_body, R"({"prompt":[]})"), "prompt");
   EXPECT_EQ(refused_field(read_completion_body, R"({"prompt":["a",5]})"), "prompt");
@@ -194,11 +195,15 @@ TEST(Requests, A11_cache_fields_of_every_kind_of_wrong) {
   }
   for (const char* value : {"0", "\"0\"", "null", "{}", "[-1]", "[0.5]", "[\"0\"]", "[null]",
                             "[[0]]", "[2147483648]", "[1e308]", "[true]"}) {
-    const std::string field = std::string(R"("kv":{"keep":)") + value + "}";
-    EXPECT_EQ(refused_chat(field), "kv.keep") << field;
+    for (const std::string name : {"keep", "mark"}) {
+      const std::string field = R"("kv":{")" + name + "\":" + value + "}";
+      EXPECT_EQ(refused_chat(field), "kv." + name) << field;
+    }
   }
-  EXPECT_EQ(read_chat_body(chat_with(R"("kv":{"keep":[3,0,3]})")).generation.kv.keep,
-            (std::vector<int64_t>{0, 3}));
+  const KvWish wish =
+      read_chat_body(chat_with(R"("kv":{"keep":[3,0,3],"mark":[2,1]})")).generation.kv;
+  EXPECT_EQ(wish.keep, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(wish.mark, (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(refused_chat(R"("kv":{"budget":0})"), "kv.budget");
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"64MB2"})"), "kv.budget");
   EXPECT_EQ(refused_chat(R"("kv":{"budget":"64MiB"})"), "accepted");

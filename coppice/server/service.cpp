@@ -60,6 +60,16 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
+// A system message that others may share ends a beginning too, where its place is shown.
+std::vector<int64_t> marked(std::vector<int64_t> mark, const ChatRequest& chat,
+                            const RenderedPrompt& prompt) {
+  const bool named = std::find(mark.begin(), mark.end(), 0) != mark.end();
+  const bool shown = chat.messages.size() > 1 && prompt.messages.front().has_value();
+  if (!named && shown && chat.messages.front().value("role", "") == "system")
+    mark.insert(mark.begin(), 0);
+  return mark;
+}
+
 }  // namespace
 
 Service::Service(const ServiceConfig& config, const Tokenizer& tokenizer,
@@ -175,7 +185,7 @@ std::vector<ImageEncoder::Encoded> Service::encode_images(
 
 Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
                                           const std::vector<std::string>& images,
-                                          const std::vector<int64_t>& keep) const {
+                                          const KvWish& kv) const {
   if (chat_template_ == nullptr) {
     throw ApiError(400, "this model brings no chat template; use /v1/completions", "messages");
   }
@@ -184,14 +194,18 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
     const RenderedPrompt prompt = chat_template_->render(chat);
     std::vector<int32_t> ids =
         tokenizer_.encode(prompt.text, {.parse_special = true}, prompt.plain);
-    EncodedChat encoded{.request = {},
-                        .format = reply_format(habits_, chat, prompt.text),
-                        .pins = pin_messages(tokenizer_, prompt, ids, keep)};
+    EncodedChat encoded{
+        .request = {},
+        .format = reply_format(habits_, chat, prompt.text),
+        .pins = merge_pins(message_spans(tokenizer_, prompt, ids, kv.keep, "kv.keep")),
+        .marks = message_spans(tokenizer_, prompt, ids, marked(kv.mark, chat, prompt), "kv.mark")};
     if (config_.images == nullptr) {
       encoded.request.prompt = std::move(ids);
     } else {
       set_prompt(encoded.request, ids, config_.images->image_token_id(), pictures);
-      encoded.pins = with_pictures(encoded.pins, ids, config_.images->image_token_id(), pictures);
+      const int32_t image = config_.images->image_token_id();
+      encoded.pins = with_pictures(encoded.pins, ids, image, pictures);
+      encoded.marks = with_pictures(encoded.marks, ids, image, pictures);
     }
     return encoded;
   } catch (const ApiError&) {
@@ -224,10 +238,15 @@ LoopRequest Service::make_request(const Generation& generation, std::vector<int3
 Reply Service::chat(const ApiCall& call) {
   const ChatBody body = read_chat_body(call.body);
   check_model(body.model);
-  EncodedChat chat = encode_chat(body.chat, body.images, body.generation.kv.keep);
+  EncodedChat chat = encode_chat(body.chat, body.images, body.generation.kv);
   LoopRequest asked =
       make_request(body.generation, std::move(chat.request.prompt), std::move(chat.pins));
   asked.request.images = std::move(chat.request.images);
+  if (!body.generation.kv.mark.empty() && !loop_.keeps(asked.request.eviction->policy)) {
+    refuse_field("kv.mark", "this server keeps no states of the cache under policy {}",
+                 asked.request.eviction->policy);
+  }
+  for (const PositionSpan& mark : chat.marks) asked.marks.push_back(mark.end);
   return answer(call, ApiKind::kChat, body.generation, {std::move(asked)}, {}, chat.format);
 }
 
@@ -276,6 +295,7 @@ Reply Service::answer(const ApiCall& call, ApiKind kind, const Generation& gener
       .range = range_of(prompts.front()),
       .rows = config_.kv.cache.num_rows(),
       .keep = generation.kv.keep,
+      .mark = generation.kv.mark,
       .format = format};
   auto answer = std::make_shared<Answer>(head, options, tokenizer_, loop_, call.client_gone);
   answer->begin(std::move(requests), std::move(starts));

@@ -91,12 +91,13 @@ class Service final {
   bool key_fits(const std::string& authorization) const;
   void check_model(const std::optional<std::string>& model) const;
   struct EncodedChat {
-    Request request;                 // prompt and pictures; the rest is unset
-    ReplyFormat format;              // of the answers
-    std::vector<PositionSpan> pins;  // of the messages `keep`
+    Request request;                  // prompt and pictures; the rest is unset
+    ReplyFormat format;               // of the answers
+    std::vector<PositionSpan> pins;   // of the messages KvWish::keep
+    std::vector<PositionSpan> marks;  // of the messages KvWish::mark and of the system message
   };
   EncodedChat encode_chat(const ChatRequest& chat, const std::vector<std::string>& images,
-                          const std::vector<int64_t>& keep = {}) const;
+                          const KvWish& kv = {}) const;
   std::vector<ImageEncoder::Encoded> encode_images(const std::vector<std::string>& images) const;
   LoopRequest make_request(const Generation& generation, std::vector<int32_t> prompt,
                            std::vector<PositionSpan> pins = {}) const;

@@ -114,7 +114,7 @@ Reply Service::sessions(const ApiCall& call) const {
   generation.sampling.max_tokens = 0;
   EncodedChat text;
   if (body.chat) {
-    text = encode_chat(*body.chat, {}, body.kv.keep);
+    text = encode_chat(*body.chat, {}, body.kv);
   } else {
     text.request.prompt =
         tokenizer_.encode(*body.prompt, {.parse_special = true, .add_special = true});

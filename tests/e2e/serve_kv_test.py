@@ -89,6 +89,57 @@ class Pins(MadeModelTest):
         self.assertGreater(reused[-1], 64)
 
 
+class SharedBeginnings(MadeModelTest):
+    flags = FLAGS
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.cold = Server(cls.model, *FLAGS, "--kv-reuse", "off")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        assert cls.cold.stop() == 0
+
+    def reused(self, messages, **kv):
+        """Tokens that were not read again; the answer is that of a server that reads all."""
+        body = {"messages": messages, "temperature": 0, "max_tokens": 8, "ignore_eos": True}
+        warm = self.server.answer(CHAT, {**body, "kv": kv} if kv else body)
+        fresh = self.cold.answer(CHAT, body)
+        self.assertEqual(warm["choices"], fresh["choices"])
+        for key in ("kept", "evicted", "seen"):
+            self.assertEqual(warm["usage"]["kv"][key], fresh["usage"]["kv"][key], key)
+        self.assertEqual(warm["usage"]["kv"]["mark"], kv.get("mark", []))
+        return warm["usage"]["kv"]["reused"]
+
+    def test_K18_a_system_message_is_read_once_for_all_chats(self):
+        system = {"role": "system", "content": f"Be kind. {TEXT}"}
+        chats = [[system, {"role": "user", "content": text}] for text in ("Hello you.", f"What is this? {TEXT}", "And?")]
+        self.assertEqual(self.reused(chats[0]), 0)
+        first = self.reused(chats[1])
+        text = f"{ROLES['system']}{system['content']}<|im_end|>\n"
+        size = len(self.server.answer("/tokenize", {"prompt": text})["tokens"])
+        self.assertEqual(first, size // 16 * 16)
+        self.assertGreater(first, 16)
+        self.assertEqual(self.reused(chats[2]), first)
+
+    def test_K18_marked_beginnings_are_shared_and_others_are_not(self):
+        for mark, start in (([], "No."), ([1], "Yes.")):
+            talk = [{"role": "user", "content": f"{start} {TEXT}"}, {"role": "assistant", "content": TEXT[5:]}]
+            asks = [[*talk, {"role": "user", "content": f"{question} {TEXT}"}] for question in ("Who?", "When was it?")]
+            self.assertEqual(self.reused(asks[0], **({"mark": mark} if mark else {})), 0)
+            found = self.reused(asks[1])
+            self.assertEqual(found % 16, 0)
+            self.assertEqual(found > 0, bool(mark))
+
+    def test_A11_marks_that_cannot_be_are_refused(self):
+        messages = [{"role": "user", "content": "Hello."}]
+        for server, kv in ((self.server, {"mark": [1]}), (self.server, {"mark": [0], "policy": "snapkv"}), (self.cold, {"mark": [0]})):
+            status, result = server.post(CHAT, {"messages": messages, "max_tokens": 4, "kv": kv})
+            self.assertEqual((status, result["error"]["param"]), (400, "kv.mark"), result)
+
+
 class AdaptiveBudgets(MadeModelTest):
     flags = [*FLAGS[:-4], "--kv-pool", "64KiB", "--max-running", 4, "--kv-min-budget", 16, "--kv-reuse", "off"]
 

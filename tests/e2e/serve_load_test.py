@@ -24,7 +24,8 @@ class Memory(MadeModelTest):
     """Requests of growing length under a full cache: together they want many times the pool."""
 
     make, name = functools.partial(tiny_gguf.write, context=4096), "long"
-    flags = ["--policy", "streaming", "--kv-budget", "full", "--chunk", 64, "--kv-pool", POOL, "--max-running", RUNNING]
+    flags = ["--policy", "streaming", "--kv-budget", "full", "--chunk", 64, "--kv-pool", POOL, "--max-running", RUNNING,
+             "--tokens-between", 512]  # the pool fills
 
     def test_K13_cache_and_process_stay_within_bound_and_plan(self):
         for reuse in ("off", "1MiB"):

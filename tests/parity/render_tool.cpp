@@ -3,7 +3,8 @@
 //
 //   {"mode": "raw", "source", "variables"}: the interpreter alone, all variables as user data
 //   {"mode": "chat", "source", "special_tokens", "messages", "tools", "add_generation_prompt",
-//    "extra"}: ChatTemplate; the answer holds "arguments_as_text" and "content_parts" as well
+//    "extra"}: ChatTemplate; the answer holds "arguments_as_text" and "content_parts" as well, and
+//    "places": of each message [begin, end] in the text, or null
 // The clock stands at 2025-03-09 14:05:07.
 #include <iostream>
 #include <string>
@@ -64,6 +65,10 @@ void render_chat(const OrderedJson& request, OrderedJson& answer) {
   chat_request.extra = request.at("extra");
   const coppice::RenderedPrompt prompt = chat.render(chat_request);
   put(answer, prompt.text, prompt.plain);
+  answer["places"] = OrderedJson::array();
+  for (const auto& place : prompt.messages) {
+    answer["places"].push_back(place ? OrderedJson({place->begin, place->end}) : OrderedJson());
+  }
 }
 
 }  // namespace

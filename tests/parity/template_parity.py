@@ -5,7 +5,8 @@ Renders every template of the assets folder, the template of the Qwen3 tokenizer
 the GGUF files with every conversation below, by both, and compares the texts byte for byte; where
 one fails the other must fail too, and the text of raise_exception must be equal. Two modes: `raw`
 (the interpreter alone, values exactly as given) and `chat` (ChatTemplate, whose normalisation is
-repeated here for the reference). Needs transformers, jinja2 and gguf.
+repeated here for the reference). Where ChatTemplate tells a message's place, that must hold the
+message's content and no other's. Needs transformers, jinja2 and gguf.
 
 usage: template_parity.py RENDER_TOOL [--assets DIR] [--only PART] [--verbose]
 """
@@ -235,6 +236,30 @@ def tolerated(name, mode, expected, error, answer):
     return any(answer["text"] == expected[:i] + expected[i + 4 :] for i in starts)
 
 
+def wrong_places(messages, answer):
+    """(How many places are told, what is wrong with one or None), of messages of plain, unequal texts.
+
+    Some templates write a system message inside a user's turn: it is in that one's place then."""
+    contents = [message.get("content") for message in messages]
+    plain = [isinstance(text, str) and text.strip() and "<think>" not in text and set(message) == {"role", "content"}
+             for text, message in zip(contents, messages)]
+    if "places" not in answer or not all(plain) or len(set(contents)) < len(contents):
+        return 0, None
+    data, told = answer["text"].encode(), 0
+    for i, place in enumerate(answer["places"]):
+        if place is None:
+            continue
+        told += 1
+        text = data[place[0]:place[1]].decode(errors="replace")
+        if contents[i].strip() not in text:
+            return told, f"the place of message {i} lacks its content: {text[:80]!r}"
+        others = [message["content"].strip() for message in messages[:i] + messages[i + 1:] if message["role"] != "system"]
+        for other in others:
+            if other in text and other not in contents[i]:
+                return told, f"the place of message {i} holds another's: {text[:80]!r}"
+    return told, None
+
+
 def variables_of(messages, tools, options, utils):
     options = dict(options)
     variables = dict(SPECIAL, messages=utils._alias_reasoning_fields(copy.deepcopy(messages)), tools=tools)
@@ -255,7 +280,7 @@ def main():
         print(f"no templates under {options.assets}", file=sys.stderr)
         return 2
     reference, tool = Reference(), Tool(options.tool)
-    total = equal = failing = differing = 0
+    total = equal = failing = differing = places = misplaced = 0
     for file, source in templates.items():
         if options.only not in file:
             continue
@@ -268,6 +293,11 @@ def main():
                     rest = {k: v for k, v in extra.items() if k != "add_generation_prompt"}
                     answer = tool.ask({"mode": "chat", "source": source, "special_tokens": SPECIAL, "messages": messages,
                                        "tools": tools, "add_generation_prompt": variables["add_generation_prompt"], "extra": rest})
+                    told, wrong = wrong_places(messages, answer)
+                    places += told
+                    if wrong:
+                        misplaced += 1
+                        print(f"{file} / {name}: {wrong}")
                     if "content_parts" in answer:
                         variables = variables_of(normalised(messages, answer), tools, extra, reference.utils)
                 expected, error = reference.render(source, variables)
@@ -284,8 +314,8 @@ def main():
                     continue
                 print(f"{file} / {name} / {mode}: {problem}")
     print(f"{len(templates)} templates, {total} renderings: {equal} equal ({failing} of them both failing), "
-          f"{differing} differ on purpose, {total - equal - differing} differ")
-    return 0 if equal + differing == total else 1
+          f"{differing} differ on purpose, {total - equal - differing} differ; {places} places of messages, {misplaced} wrong")
+    return 0 if equal + differing == total and not misplaced else 1
 
 
 if __name__ == "__main__":
