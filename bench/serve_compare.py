@@ -150,7 +150,8 @@ def work_of(server, case, args):
 def ours(args, case):
     flags = {"prompts": ["--kv-budget", "full", "--kv-pool", "640MiB"],
              "chats": ["--kv-budget", 512, "--kv-pool", "512MiB", "--kv-reuse", "200MiB"]}[case]
-    return Started([args.coppice, "serve", "--model", args.model, "--threads", args.threads, "--max-running", CLIENTS, *flags])
+    return Started([args.coppice, "serve", "--model", args.model, "--threads", args.threads, "--max-running", CLIENTS,
+                    "--tokens-between", args.tokens_between, *flags])
 
 
 def theirs(args, case):
@@ -183,6 +184,7 @@ def main():
     parser.add_argument("--chat-repeats", type=int, default=1)
     parser.add_argument("--rival-clients", type=int, default=CLIENTS, help="of the other server: it serves one at a time, so fewer "
                         "of them take less time at the same tokens per second")
+    parser.add_argument("--tokens-between", type=int, default=8, help="of coppice: few, for steady answers")
     parser.add_argument("--only", nargs="*", default=["prompts", "chats", "turns"])
     parser.add_argument("--characters", type=int, default=4400, help="of a prompt: about 1,000 tokens")
     parser.add_argument("--history-characters", type=int, default=26400, help="about 6,000 tokens")

@@ -82,6 +82,7 @@ struct Engine::State {
   std::vector<std::unique_ptr<Sequence>> running;  // by Sequence::arrival
   std::map<SessionId, Session> sessions;
   std::optional<Pass> open_chunk;  // of a prompt, between two of its layers
+  int64_t reading_turn = 0;
   RequestId next_request = 1;
   SessionId next_session = 1;
 };

@@ -77,7 +77,7 @@ StepPlan Engine::State::plan() const {
     if (static_cast<int64_t>(wait.size()) >= config.scheduler.max_sequences) break;
     wait.push_back(describe(*sequence, cache));
   }
-  return plan_step(config.scheduler, config.max_blocks, idle_blocks(), run, wait);
+  return plan_step(config.scheduler, config.max_blocks, idle_blocks(), run, wait, reading_turn);
 }
 
 void Engine::State::admit(const std::vector<int64_t>& ids) {
@@ -289,6 +289,8 @@ std::vector<RequestOutput> Engine::step() {
     if (std::optional<StepPart> part = state.run_slice(*plan.slice)) parts.push_back(*part);
   }
   const double seconds = seconds_since(begin);
+  const auto read = [](const StepPart& part) { return !part.decoding; };
+  if (std::ranges::any_of(parts, read)) ++state.reading_turn;
   if (state.open_chunk) state.find_running(plan.slice->id)->note_step(seconds, false);
   std::vector<RequestOutput> outputs;
   for (StepPart& part : parts) {

@@ -72,11 +72,24 @@ class Planner final {
   StepPlan plan_;
 };
 
+// What is begun goes on first.
+std::vector<const SchedulerSequence*> reading_order(std::span<const SchedulerSequence> running,
+                                                    std::span<const SchedulerSequence> starting,
+                                                    int64_t turn) {
+  std::vector<const SchedulerSequence*> order;
+  for (const SchedulerSequence& sequence : running) order.push_back(&sequence);
+  for (const SchedulerSequence& sequence : starting) order.push_back(&sequence);
+  if (turn % 2 == 1)
+    std::ranges::stable_sort(order, {}, [](const auto* s) { return s->pending_tokens; });
+  std::ranges::stable_partition(order, [](const auto* s) { return s->begun; });
+  return order;
+}
+
 }  // namespace
 
 StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t idle_blocks,
                    std::span<const SchedulerSequence> running,
-                   std::span<const SchedulerSequence> waiting) {
+                   std::span<const SchedulerSequence> waiting, int64_t turn) {
   Planner planner(config, total_blocks - idle_blocks);
   for (const SchedulerSequence& sequence : running) planner.hold(sequence);
   std::size_t admitted = 0;
@@ -84,11 +97,8 @@ StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t 
   const auto starting = waiting.first(admitted);
   for (const SchedulerSequence& sequence : running) planner.run_decode(sequence);
   for (const SchedulerSequence& sequence : starting) planner.run_decode(sequence);
-  for (const SchedulerSequence& sequence : running)
-    if (sequence.begun) planner.run_prefill(sequence);
-  for (const SchedulerSequence& sequence : running)
-    if (!sequence.begun) planner.run_prefill(sequence);
-  for (const SchedulerSequence& sequence : starting) planner.run_prefill(sequence);
+  for (const SchedulerSequence* sequence : reading_order(running, starting, turn))
+    planner.run_prefill(*sequence);
   StepPlan plan = planner.take();
   plan.stuck = planner.running() == 0 && !waiting.empty();
   return plan;

@@ -10,6 +10,9 @@
 // least one prefill chunk, if there is one; more of them while the batch stays within
 // max_batch_tokens.
 //
+// Prompts take turns: one chunk goes to the prompt that came first, the next one to that which has
+// the fewest tokens left. So a short prompt does not wait for long ones, and none waits for ever.
+//
 // What a step reads is what every answer waits between two of its tokens. So a step that decodes
 // reads no more of prompts than max_tokens_between tokens cost: whole chunks while they fit, or
 // some layers of one larger chunk, which the next steps go on with. The order of the work changes,
@@ -63,9 +66,10 @@ struct StepPlan {
 };
 
 // `running` and `waiting` in order of arrival; at most one is begun. `idle_blocks`: held by
-// sessions that no request uses, those of `waiting` included.
+// sessions that no request uses, those of `waiting` included. `turn`: of prompts, even for the
+// first of them.
 StepPlan plan_step(const SchedulerConfig& config, int64_t total_blocks, int64_t idle_blocks,
                    std::span<const SchedulerSequence> running,
-                   std::span<const SchedulerSequence> waiting);
+                   std::span<const SchedulerSequence> waiting, int64_t turn = 0);
 
 }  // namespace coppice

@@ -99,6 +99,20 @@ TEST(Scheduler, answers_wait_for_few_prompt_tokens_between_two_of_theirs) {
   EXPECT_EQ(plan.slice, (StepSlice{2, 80, 80}));
 }
 
+TEST(Scheduler, the_oldest_prompt_and_the_shortest_take_turns) {
+  const SchedulerConfig config{.max_batch_tokens = 40, .max_tokens_between = 40};
+  Sequences running = {prefill(1, 900, 32, 1), prefill(2, 500, 32, 1), prefill(3, 70, 32, 1)};
+  EXPECT_EQ(plan_step(config, 100, 0, running, {}, 4).items, (std::vector<StepItem>{{1, 32}}));
+  EXPECT_EQ(plan_step(config, 100, 0, running, {}, 5).items, (std::vector<StepItem>{{3, 32}}));
+  running.push_back(decode(4, 1));
+  running[0].begun = true;  // whatever the turn
+  EXPECT_EQ(plan_step(config, 100, 0, running, {}, 5).slice, (StepSlice{1, 32, 32}));
+  EXPECT_EQ(plan_step(config, 100, 0, Sequences{prefill(1, 900, 32, 1)},
+                      Sequences{prefill(2, 60, 32, 1)}, 7)
+                .items,
+            (std::vector<StepItem>{{2, 32}}));
+}
+
 // Simulated runs: everything that can fit is served to its end, in order of admission, and the
 // blocks spoken for never pass the total.
 TEST(Scheduler, A15_A17_random_loads_are_served) {
@@ -116,7 +130,7 @@ TEST(Scheduler, A15_A17_random_loads_are_served) {
     int steps = 0;
     while (!waiting.empty() || !running.empty()) {
       ASSERT_LT(++steps, 2000);
-      const StepPlan plan = plan_step(config, total, 0, running, waiting);
+      const StepPlan plan = plan_step(config, total, 0, running, waiting, steps);
       ASSERT_FALSE(plan.stuck);
       ASSERT_FALSE(plan.items.empty());
       for (const int64_t id : plan.admitted) {
