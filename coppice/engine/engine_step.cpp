@@ -25,12 +25,13 @@ RequestError current_error() {
   try {
     throw;
   } catch (const Error& e) {
-    return {e.code(), e.what()};
+    return {e.code(), e.what(), std::current_exception()};
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::kCapacity, "the machine has no memory left for this step"};
+    return {ErrorCode::kCapacity, "the machine has no memory left for this step",
+            std::current_exception()};
   } catch (const std::exception& e) {
     const std::string what = e.what();  // libtorch adds a stack trace after the first line
-    return {ErrorCode::kInternal, what.substr(0, what.find('\n'))};
+    return {ErrorCode::kInternal, what.substr(0, what.find('\n')), std::current_exception()};
   }
 }
 
@@ -70,7 +71,9 @@ StepPlan Engine::State::plan() const {
   return plan_step(config.scheduler, config.max_blocks, idle_blocks(), run, wait);
 }
 
-void Engine::State::admit(const std::vector<int64_t>& ids) {
+// -> parts of those that failed at once.
+std::vector<StepPart> Engine::State::admit(const std::vector<int64_t>& ids) {
+  std::vector<StepPart> failed;
   for (const int64_t id : ids) {
     COPPICE_CHECK(!waiting.empty() && waiting.front()->id() == id,
                   "request {} was admitted out of order", id);
@@ -78,13 +81,20 @@ void Engine::State::admit(const std::vector<int64_t>& ids) {
     waiting.pop_front();
     if (sequence->session()) sessions.erase(*sequence->session());  // the context moves on
     SequenceContext& context = sequence->context();
-    if (context.cache_id) {  // down to this request's budget, which may be less than the last one's
-      context.evicted_entries += sequence->policy().evict(cache, *context.cache_id);
-    } else {
-      context.cache_id = cache.add_sequence();
-    }
+    const bool fresh = !context.cache_id;
+    if (fresh) context.cache_id = cache.add_sequence();
     running.push_back(std::move(sequence));
+    if (fresh) continue;
+    try {  // down to this request's budget, which may be less than the last one's
+      Sequence& admitted = *running.back();
+      context.evicted_entries += admitted.policy().evict(cache, *context.cache_id);
+    } catch (...) {
+      StepPart& part = failed.emplace_back();
+      part.sequence = running.back().get();
+      fail_part(part);
+    }
   }
+  return failed;
 }
 
 std::vector<RequestOutput> Engine::State::refuse_first_waiting() {
@@ -236,10 +246,11 @@ void Engine::State::settle(StepPart& part, double seconds) {
   part.output.id = sequence.id();
   part.output.usage = sequence.usage(cache, part.output.finished());
   if (!part.output.finished()) return;
-  if (!part.output.error && sequence.keep_session()) {
+  if (part.output.error)
+    cache.rollback(*sequence.context().cache_id);  // of a part that failed before its commit
+  if (part.output.error ? sequence.keep_failed() : sequence.keep_session()) {
     part.output.session = store_session(sequence);
   } else {
-    cache.rollback(*sequence.context().cache_id);  // of a part that failed before its commit
     cache.remove_sequence(*sequence.context().cache_id);
   }
   remove(sequence);
@@ -258,10 +269,11 @@ std::vector<RequestOutput> Engine::step() {
   State& state = *state_;
   const StepPlan plan = state.plan();
   if (plan.stuck) return state.refuse_first_waiting();
-  state.admit(plan.admitted);
-  std::vector<StepPart> parts;
+  std::vector<StepPart> failed = state.admit(plan.admitted), parts;
   for (const StepItem& item : plan.items) {
     Sequence* sequence = state.find_running(item.id);
+    const auto is_this = [sequence](const StepPart& part) { return part.sequence == sequence; };
+    if (std::any_of(failed.begin(), failed.end(), is_this)) continue;
     parts.push_back({.sequence = sequence,
                      .tokens = item.tokens,
                      .decoding = sequence->decoding(),
@@ -269,11 +281,15 @@ std::vector<RequestOutput> Engine::step() {
                      .prompt_scores = {},
                      .output = {}});
   }
-  std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {
-    return a.sequence->id() < b.sequence->id();
-  });
-  if (parts.empty()) return {};
-  state.run(parts);
+  const auto in_order = [](std::vector<StepPart>& of) {
+    std::sort(of.begin(), of.end(), [](const StepPart& a, const StepPart& b) {
+      return a.sequence->id() < b.sequence->id();
+    });
+  };
+  in_order(parts);
+  if (!parts.empty()) state.run(parts);
+  parts.insert(parts.end(), std::move_iterator(failed.begin()), std::move_iterator(failed.end()));
+  in_order(parts);
   const double seconds = seconds_since(begin);
   std::vector<RequestOutput> outputs;
   for (StepPart& part : parts) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,9 @@ struct Request {
 
   std::optional<SessionId> session = {};  // continue this finished sequence
   bool keep_session = false;  // keep the sequence when done; its id is in the last output
+  // With keep_session: also where the request fails. The session then has what was read; where the
+  // choice of what to evict failed, entries above its budget too, which go when it is continued.
+  bool keep_failed = false;
 
   // Score the prompt's tokens as well, with as many alternatives as sampling.logprobs says.
   bool score_prompt = false;
@@ -96,6 +100,7 @@ Json result_json(std::string_view text, FinishReason reason, const Usage& usage)
 struct RequestError {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  std::exception_ptr cause = nullptr;  // what was thrown, where something was
 };
 
 // What one step brought for one request.
