@@ -30,6 +30,7 @@ class Generation(Iterator[str]):
 
     def __init__(self, session: Session):
         self.session = session
+        self._number = session._requests
         self._pieces: list[str] = []
         self._new: list[tuple[Any, Any, Any]] = []
         self._read: list[tuple[Any, Any, Any]] = []
@@ -44,19 +45,14 @@ class Generation(Iterator[str]):
 
     def _step(self) -> bool:
         """One step; False where there was none to do. The last may still bring text."""
-        if self._reason is not None:
-            return False
-        if self.session.generation is not self:
-            self._reason = "stopped"  # another one has begun
+        if self.finish_reason is not None:
             return False
         try:
-            output = self.session.native.next()
+            output = self.session._native.next()
         except BaseException:
             self._reason = "error"
             raise
-        if output is None:
-            self._reason = "stopped"
-            return False
+        assert output is not None
         self._pieces.append(output.text)
         self._new.append(output.tokens)
         self._read.append(output.prompt_scores)
@@ -72,10 +68,8 @@ class Generation(Iterator[str]):
 
     def stop(self) -> None:
         """Ends it now; the session has what was read and written."""
-        if self._reason is None and self.session.generation is self:
-            self.session.native.stop()
-        if self._reason is None:
-            self._reason = "stopped"
+        if self.finish_reason is None:
+            self.session.stop()
 
     @property
     def text(self) -> str:
@@ -101,6 +95,8 @@ class Generation(Iterator[str]):
     @property
     def finish_reason(self) -> str | None:
         """stop (an end token or stop text), length, stopped (by stop() or another request), error; None: it runs."""
+        if self._reason is None and not (self.session._requests == self._number and self.session._native.running):
+            self._reason = "stopped"
         return self._reason
 
     @property
@@ -109,7 +105,7 @@ class Generation(Iterator[str]):
         return None if self._usage is None else Usage.from_json(self._usage, self.session.model.load_seconds)
 
     def __repr__(self) -> str:
-        return f"<generation: {sum(len(new[0]) for new in self._new)} tokens, {self._reason or 'running'}>"
+        return f"<generation: {sum(len(new[0]) for new in self._new)} tokens, {self.finish_reason or 'running'}>"
 
 
 def _joined(parts: list[tuple[Any, Any, Any]]) -> Scores:
@@ -142,8 +138,8 @@ class Session:
 
     def __init__(self, model: Model, native: _native.Session):
         self.model = model
-        self.native = native
-        self.generation: Generation | None = None
+        self._native = native
+        self._requests = 0  # begun so far: a generation knows by it whether it is the one that runs
 
     def generate(self, prompt: str | ArrayLike = "", *, images: Sequence[str | PathLike[str]] = (),
                  score_prompt: bool = False, **sampling: Unpack[Sampling]) -> Generation:
@@ -157,9 +153,9 @@ class Session:
             ids = self.model.encode(prompt, begin=len(self) == 0) if prompt or len(self) == 0 else np.empty(0, np.int64)
         else:
             ids = prompt
-        self.native.start(token_array(ids), params, score_prompt, _files(images))
-        self.generation = Generation(self)
-        return self.generation
+        self._native.start(token_array(ids), params, score_prompt, _files(images))
+        self._requests += 1
+        return Generation(self)
 
     def read(self, text: str | ArrayLike, *, score: bool = False, logprobs: int = 0,
              images: Sequence[str | PathLike[str]] = ()) -> Generation:
@@ -169,7 +165,7 @@ class Session:
 
     def fork(self) -> Session:
         """Another session with the same past, to ask two things of one text; see `forks` of Model.session."""
-        return Session(self.model, self.native.fork())
+        return Session(self.model, self._native.fork())
 
     def __len__(self) -> int:
         """Tokens read and written."""
@@ -181,25 +177,24 @@ class Session:
     @property
     def tokens(self) -> NDArray[np.int32]:
         """Read and written, in order."""
-        return self.native.tokens()
+        return self._native.tokens()
 
     @property
     def settings(self) -> dict[str, Any]:
         """Of the policy, with nothing left open: policy, budget_entries, scope, sinks, recent, floor, options."""
-        return self.native.eviction()
+        return self._native.eviction()
 
     def kept(self) -> Kept:
         """Which entries the cache holds now, and what they score."""
-        return Kept(*self.native.kept())
+        return Kept(*self._native.kept())
 
     def row(self, layer: int, head: int) -> RowContent:
         """The keys and values themselves of one layer and KV head."""
-        return RowContent(*self.native.row(layer, head))
+        return RowContent(*self._native.row(layer, head))
 
     def stop(self) -> None:
         """Ends the request that runs, if any."""
-        if self.generation is not None:
-            self.generation.stop()
+        self._native.stop()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} of {len(self)} tokens, policy {self.settings['policy']}>"
@@ -211,9 +206,9 @@ class Chat(Session):
     def ask(self, text: str, *, images: Sequence[str | PathLike[str]] = (),
             **sampling: Unpack[Sampling]) -> Generation:
         """One user turn, and the answer. images: picture files, which stand before the text."""
-        self.native.start_turn(text, sampling_params(sampling), _files(images))
-        self.generation = Generation(self)
-        return self.generation
+        self._native.start_turn(text, sampling_params(sampling), _files(images))
+        self._requests += 1
+        return Generation(self)
 
     def generate(self, *_args: Any, **_sampling: Any) -> Generation:
         raise TypeError("a chat takes turns: ask(); Model.session() continues text as it stands")
@@ -224,4 +219,4 @@ class Chat(Session):
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The turns so far; those that are on their way are not among them."""
-        return json.loads(self.native.messages())
+        return json.loads(self._native.messages())

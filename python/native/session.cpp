@@ -102,6 +102,8 @@ void EngineHost::sweep() {
 Session::Session(std::shared_ptr<LoadedModel> model, const SessionOptions& options) {
   const Runtime& runtime = model->runtime();
   std::shared_ptr<Engine> engine = make_engine(runtime, options);
+  EvictionPolicy(engine->config().eviction, engine->cache().config())
+      .check_gate_kind(runtime.gate_kind());
   if (options.chat) chat_ = std::make_unique<Conversation>(runtime, *options.chat, engine);
   host_ = std::make_shared<EngineHost>(std::move(model), std::move(engine));
 }

@@ -4,12 +4,12 @@
 import subprocess
 import sys
 import threading
+import traceback
 import unittest
 
 import coppice
 import numpy as np
-import tiny_gguf
-from module_testing import ROWS, TEXT, TinyModelTest
+from module_testing import ROWS, TEXT, TinyModelTest, tiny_gguf
 
 BUDGET, WINDOW = 40, 8
 
@@ -149,9 +149,12 @@ class FaultTest(TinyModelTest):
         session.read(TEXT)
         moody.broken = True
         made = session.generate("more of the same, and then some", max_tokens=9, ignore_eos=True)
-        with self.assertRaisesRegex(KeyError, "not today") as caught:
+        frames = []
+        try:
             made.finish()
-        self.assertIn("score", [frame.name for frame in traceback_of(caught.exception)])
+        except KeyError as error:
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        self.assertIn("score", frames)
         self.assertEqual(made.finish_reason, "error")
         kept = session.kept()  # what was read is there: the chunk that could not be judged too
         self.assertGreater(kept.tokens_seen, len(self.model.encode(TEXT)))
@@ -186,11 +189,11 @@ class FaultTest(TinyModelTest):
 
     def test_wrong_scores_are_described(self):
         cases = [
-            (lambda row: row.positions[1:], "have the shape (55,), expected (56,): one for each entry"),
-            (lambda row: row.positions[:, None], "have the shape (56, 1)"),
+            (lambda row: row.positions[1:], "have the shape (47,), expected (48,): one for each entry"),
+            (lambda row: row.positions[:, None], "have the shape (48, 1)"),
             (lambda row: 1.0, "have the shape ()"),
             (lambda row: np.float32(1), "have the shape ()"),
-            (lambda row: None, "are None, expected 56 numbers"),
+            (lambda row: None, "are None, expected 48 numbers"),
             (lambda row: np.where(row.positions == 3, np.nan, 1.0), "hold a NaN, for the entry of position 3"),
         ]
         for score, says in cases:
@@ -264,12 +267,6 @@ class FaultTest(TinyModelTest):
                 f"made = model.generate({TEXT!r}, max_tokens=50, ignore_eos=True)\nnext(made)\nprint('out')\n")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (0, "out\n"), done.stderr)
-
-
-def traceback_of(error):
-    import traceback
-
-    return traceback.extract_tb(error.__traceback__)
 
 
 if __name__ == "__main__":
