@@ -237,8 +237,7 @@ int64_t Runtime::longest_tokens(const ModelOptions& options, int64_t prompt,
   if (max_tokens && *max_tokens < EvictionConfig::kUnbounded - prompt) return prompt + *max_tokens;
   const int64_t range = model_->args().max_position_embeddings;
   if (options.positions == "original") return std::max(prompt + 1, range);
-  return options.budget.unit == KvBudget::Unit::kFull ? prompt + range
-                                                      : EvictionConfig::kUnbounded;
+  return options.budget.unit == KvBudget::Unit::kFull ? prompt + range : EvictionConfig::kUnbounded;
 }
 
 EngineConfig Runtime::engine_config(const ModelOptions& options, int64_t text_tokens,

@@ -55,7 +55,8 @@ int64_t default_recent(const EvictionConfig& config, const Scorer* scorer) {
 std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache) {
   validate(cache, /*with_blocks=*/false);
   const PolicyInfo& info = config.custom ? *config.custom : find_policy(config.policy);
-  COPPICE_CHECK(info.name == config.policy, "the row of {} for policy {}", info.name, config.policy);
+  COPPICE_CHECK(info.name == config.policy, "the row of {} for policy {}", info.name,
+                config.policy);
   if (info.fixed_scope && config.scope && *config.scope != info.scope)
     fail_argument("eviction: policy {} has a scope of its own and takes no other", config.policy);
   if (!config.scope) config.scope = info.scope;

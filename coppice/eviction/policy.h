@@ -88,7 +88,7 @@ struct PolicyInfo {
   std::string_view gate;  // the kind that it reads, as gate files name it; empty: none
   int64_t default_sinks;
   std::function<std::unique_ptr<Scorer>(ScorerSettings&)> make;  // null: nothing is ever evicted
-  bool fixed_scope = false;                          // no other scope makes sense
+  bool fixed_scope = false;                                      // no other scope makes sense
   int64_t default_floor = 0;
 };
 const std::vector<PolicyInfo>& policies();

@@ -32,9 +32,8 @@ std::string_view code_name(ErrorCode code) {
 
 void bind_error(py::module_& module) {
   static PYBIND11_CONSTINIT py::gil_safe_call_once_and_store<py::object> storage;
-  storage.call_once_and_store_result([&] {
-    return py::object(py::exception<Error>(module, "Error"));
-  });
+  storage.call_once_and_store_result(
+      [&] { return py::object(py::exception<Error>(module, "Error")); });
   storage.get_stored().attr("__module__") = "coppice";
   storage.get_stored().attr("__doc__") =
       "What coppice refuses or fails at: what was wrong, what was expected, what was got.\n\n"
@@ -90,10 +89,10 @@ void bind_options(py::module_& module) {
       .def_readwrite("weights", &ModelOptions::weights)
       .def_readwrite("kv_dtype", &ModelOptions::kv_dtype)
       .def_readwrite("threads", &ModelOptions::threads)
-      .def("set_python_policy", [](ModelOptions& options, const PolicyTraits& traits,
-                                   const py::object& score) {
-        options.custom_policy = make_python_policy(traits, score);
-      })
+      .def("set_python_policy",
+           [](ModelOptions& options, const PolicyTraits& traits, const py::object& score) {
+             options.custom_policy = make_python_policy(traits, score);
+           })
       .def("set_no_python_policy", [](ModelOptions& options) { options.custom_policy.reset(); });
   py::class_<SamplingParams>(module, "SamplingParams")
       .def(py::init<>())
@@ -190,7 +189,8 @@ py::tuple sampled(const std::vector<SampledToken>& tokens) {
     ids.push_back(token.id);
     logprobs.push_back(token.logprob);
     py::list best;
-    for (const TokenLogprob& other : token.top) best.append(py::make_tuple(other.id, other.logprob));
+    for (const TokenLogprob& other : token.top)
+      best.append(py::make_tuple(other.id, other.logprob));
     tops.append(std::move(best));
   }
   return py::make_tuple(array_of(ids), array_of(logprobs), std::move(tops));
@@ -259,7 +259,8 @@ void bind_session(py::module_& module) {
         static constexpr const char* kScopes[] = {"head", "layer", "global"};
         py::dict in_force;
         in_force["policy"] = config.policy;
-        in_force["budget_entries"] = bounded ? py::object(py::int_(config.budget_entries)) : py::none();
+        in_force["budget_entries"] =
+            bounded ? py::object(py::int_(config.budget_entries)) : py::none();
         in_force["scope"] = kScopes[static_cast<int>(*config.scope)];
         in_force["sinks"] = *config.sinks;
         in_force["recent"] = *config.recent;

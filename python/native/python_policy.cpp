@@ -81,8 +81,8 @@ class PythonScorer final : public QueryWindowScorer {
       fail_argument("policy {}: no queries were seen of this sequence", traits_.name);
     const at::Tensor& all = notes[static_cast<std::size_t>(row.layer)];
     const int64_t count = std::min(all.size(0), window());
-    const at::Tensor q = group_queries(all.narrow(0, all.size(0) - count, count), row.head,
-                                       view.kv_heads());
+    const at::Tensor q =
+        group_queries(all.narrow(0, all.size(0) - count, count), row.head, view.kv_heads());
     if (traits_.needs.queries) arrays["queries"] = to_numpy(q.clone());
     if (traits_.needs.attention)
       arrays["attention"] = to_numpy(
@@ -133,9 +133,8 @@ void check(const PolicyTraits& traits) {
       fail_argument("policy {} is built in; choose another name", traits.name);
   if (traits.window < 1 || traits.window > 4096)
     fail_argument("policy {}: window must be 1 to 4096, got {}", traits.name, traits.window);
-  for (const auto& [what, value] : {std::pair{"sinks", traits.sinks},
-                                    {"recent", traits.recent},
-                                    {"floor", traits.floor}})
+  for (const auto& [what, value] :
+       {std::pair{"sinks", traits.sinks}, {"recent", traits.recent}, {"floor", traits.floor}})
     if (value < 0)
       fail_argument("policy {}: {} must be at least 0, got {}", traits.name, what, value);
 }

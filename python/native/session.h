@@ -55,9 +55,9 @@ struct RowEntries {
 };
 
 struct SessionOptions {
-  ModelOptions cache;              // policy, budget, chunk, positions, kv_dtype
-  std::optional<int64_t> tokens;   // that the text is to come to; absent: as Runtime::longest_tokens
-  int64_t sequences = 1;           // forks included
+  ModelOptions cache;             // policy, budget, chunk, positions, kv_dtype
+  std::optional<int64_t> tokens;  // that the text is to come to; absent: as Runtime::longest_tokens
+  int64_t sequences = 1;          // forks included
   std::optional<GenerationOptions> chat;  // absent: text as it stands
 };
 
@@ -83,7 +83,7 @@ class Session final {
   std::vector<int32_t> tokens();    // read and written, in order
   KeptEntries kept();
   RowEntries row(int64_t layer, int64_t head);
-  EvictionConfig eviction();  // in force, nothing unset
+  EvictionConfig eviction();     // in force, nothing unset
   std::string messages() const;  // of the chat, JSON
 
  private:
