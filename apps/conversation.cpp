@@ -10,9 +10,12 @@ namespace coppice {
 
 Conversation::Conversation(const Runtime& runtime, const GenerationOptions& options,
                            int64_t text_tokens)
-    : runtime_(runtime),
-      options_(options),
-      engine_(runtime.make_engine(text_tokens, runtime.longest_tokens(0, std::nullopt))) {
+    : Conversation(runtime, options,
+                   runtime.make_engine(text_tokens, runtime.longest_tokens(0, std::nullopt))) {}
+
+Conversation::Conversation(const Runtime& runtime, const GenerationOptions& options,
+                           std::shared_ptr<Engine> engine)
+    : runtime_(runtime), options_(options), engine_(std::move(engine)) {
   if (options.keep_system && options.system.empty())
     fail_argument("--keep-system: expected a system message, got an empty one");
   if (!options.system.empty())
@@ -65,12 +68,14 @@ std::vector<ImageEncoder::Encoded> Conversation::encode(
   return encoded;
 }
 
-RequestOutput Conversation::ask(const std::string& user,
-                                const std::function<void(std::string_view)>& on_text,
-                                const std::vector<std::string>& images) {
-  OrderedJson messages = messages_;
+Conversation::Turn Conversation::begin(const std::string& user,
+                                       const std::vector<std::string>& images) {
+  Turn turn;
+  OrderedJson& messages = turn.messages;
+  messages = messages_;
   const std::vector<ImageEncoder::Encoded> fresh = encode(images);
-  std::vector<ImageEncoder::Encoded> pictures = images_;
+  std::vector<ImageEncoder::Encoded>& pictures = turn.images;
+  pictures = images_;
   pictures.insert(pictures.end(), fresh.begin(), fresh.end());
   messages.push_back({{"role", "user"}, {"content", user}});
   if (!images.empty()) {
@@ -83,9 +88,9 @@ RequestOutput Conversation::ask(const std::string& user,
   chat.messages = messages;
   chat.add_generation_prompt = true;
   if (options_.think_given) chat.enable_thinking = options_.think;
-  const RenderedPrompt prompt = runtime_.chat_template().render(chat);
+  RenderedPrompt prompt = runtime_.chat_template().render(chat);
 
-  Request request;
+  Request& request = turn.request;
   const std::vector<int32_t> ids = next_tokens(prompt);
   runtime_.set_prompt(
       request, ids, session_ ? fresh : pictures,
@@ -96,23 +101,34 @@ RequestOutput Conversation::ask(const std::string& user,
   request.session = session_;
   request.keep_session = true;
   if (options_.keep_system && !session_) request.eviction = with_system_pinned(prompt, ids);
-  RequestOutput output = from_flags([&] {
-    return engine_->run(request, [&on_text](const RequestOutput& part) {
-      if (on_text) on_text(part.text);
-      return true;
-    });
-  });
+  turn.prompt = std::move(prompt.text);
+  return turn;
+}
 
+void Conversation::end(Turn turn, const RequestOutput& output) {
   session_ = output.session;
-  read_text_ = prompt.text + output.text;
+  read_text_ = turn.prompt + output.text;
   // An end token that was drawn is part of what the session has.
   if (output.finish_reason == FinishReason::kStop && !output.tokens.empty()) {
     const int32_t last = output.tokens.back().id;
     if (runtime_.tokenizer().is_special(last)) read_text_ += runtime_.tokenizer().token_text(last);
   }
-  messages.push_back({{"role", "assistant"}, {"content", output.text}});
-  messages_ = std::move(messages);
-  images_ = std::move(pictures);
+  turn.messages.push_back({{"role", "assistant"}, {"content", output.text}});
+  messages_ = std::move(turn.messages);
+  images_ = std::move(turn.images);
+}
+
+RequestOutput Conversation::ask(const std::string& user,
+                                const std::function<void(std::string_view)>& on_text,
+                                const std::vector<std::string>& images) {
+  Turn turn = begin(user, images);
+  RequestOutput output = from_flags([&] {
+    return engine_->run(turn.request, [&on_text](const RequestOutput& part) {
+      if (on_text) on_text(part.text);
+      return true;
+    });
+  });
+  end(std::move(turn), output);
   return output;
 }
 

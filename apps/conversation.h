@@ -20,6 +20,9 @@ class Conversation final {
  public:
   // `runtime` must outlive it. `text_tokens`: what a budget that is a share counts from.
   Conversation(const Runtime& runtime, const GenerationOptions& options, int64_t text_tokens);
+  // In an engine of the runtime's model that the caller has made.
+  Conversation(const Runtime& runtime, const GenerationOptions& options,
+               std::shared_ptr<Engine> engine);
 
   // One user turn. `on_text` sees the answer as it comes. Throws as Engine::submit; the chat is
   // then as before.
@@ -27,6 +30,23 @@ class Conversation final {
   // the model or its template has no place for.
   RequestOutput ask(const std::string& user, const std::function<void(std::string_view)>& on_text,
                     const std::vector<std::string>& images = {});
+
+  // The two halves of ask(), for callers that step the engine themselves. begin() makes the turn's
+  // request, whose answer goes to end(); a turn that is never ended leaves the chat as it was, but
+  // for a session that the template's changes had to drop.
+  struct Turn {
+    Request request;
+    std::string prompt;  // rendered
+    OrderedJson messages;
+    std::vector<ImageEncoder::Encoded> images;
+  };
+  Turn begin(const std::string& user, const std::vector<std::string>& images = {});
+  // `answer`: all text and tokens of the answer. Without a session in it, the next turn reads the
+  // whole chat again.
+  void end(Turn turn, const RequestOutput& answer);
+  // The session is gone or has what the chat does not know: the next turn reads the whole chat
+  // again.
+  void reread() { session_.reset(); }
 
   const OrderedJson& messages() const { return messages_; }
 
@@ -38,7 +58,7 @@ class Conversation final {
 
   const Runtime& runtime_;
   GenerationOptions options_;
-  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;
   OrderedJson messages_ = OrderedJson::array();
   std::vector<ImageEncoder::Encoded> images_;  // of all turns
   std::optional<SessionId> session_;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,7 +23,9 @@ struct ModelOptions {
   std::optional<int64_t> recent;
   std::optional<int64_t> floor;
   int64_t lookahead = 2;
-  OptionMap policy_options;       // the policy's own settings by name
+  OptionMap policy_options;  // the policy's own settings by name
+  std::shared_ptr<const PolicyInfo>
+      custom_policy;              // in place of `policy`, by programs that bring one
   bool parity_reference = false;  // gated policies as the published code runs them
   int64_t buffer = 0;             // entries per head above the budget, with parity_reference
   int64_t chunk = 128;

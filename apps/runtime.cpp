@@ -111,7 +111,8 @@ std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& ch
 EvictionConfig eviction_config(const ModelOptions& options, const std::string& gate_kind,
                                int64_t budget_entries) {
   EvictionConfig config;
-  config.policy = options.policy;
+  config.custom = options.custom_policy;
+  config.policy = config.custom ? config.custom->name : options.policy;
   if (config.policy.empty()) {
     config.policy = default_policy(gate_kind);
     if (gate_kind.empty() && budget_entries != EvictionConfig::kUnbounded) {
@@ -231,36 +232,38 @@ CacheConfig Runtime::cache() const {
   return cache_config(model_->args(), kv_dtype(options_), c10::Device(c10::kCPU));
 }
 
-int64_t Runtime::longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const {
+int64_t Runtime::longest_tokens(const ModelOptions& options, int64_t prompt,
+                                std::optional<int64_t> max_tokens) const {
   if (max_tokens && *max_tokens < EvictionConfig::kUnbounded - prompt) return prompt + *max_tokens;
   const int64_t range = model_->args().max_position_embeddings;
-  if (options_.positions == "original") return std::max(prompt + 1, range);
-  return options_.budget.unit == KvBudget::Unit::kFull ? prompt + range
-                                                       : EvictionConfig::kUnbounded;
+  if (options.positions == "original") return std::max(prompt + 1, range);
+  return options.budget.unit == KvBudget::Unit::kFull ? prompt + range : EvictionConfig::kUnbounded;
 }
 
-EngineConfig Runtime::engine_config(int64_t text_tokens, int64_t longest, int64_t sequences) const {
+EngineConfig Runtime::engine_config(const ModelOptions& options, int64_t text_tokens,
+                                    int64_t longest, int64_t sequences) const {
   return from_flags([&] {
     EngineConfig config;
-    const CacheConfig sizes = cache();
-    ModelOptions own = options_;  // one sequence's
+    const CacheConfig sizes =
+        cache_config(model_->args(), kv_dtype(options), c10::Device(c10::kCPU));
+    ModelOptions own = options;  // one sequence's
     own.budget.bytes /= sequences;
     config.eviction = eviction_config(own, gate_kind(), budget_entries(own, sizes, text_tokens));
-    config.chunk_tokens = options_.chunk;
-    config.kv_dtype = kv_dtype(options_);
-    config.compact_positions = options_.positions == "compact";
+    config.chunk_tokens = options.chunk;
+    config.kv_dtype = kv_dtype(options);
+    config.compact_positions = options.positions == "compact";
     config.end_token_ids = end_token_ids_;
     config.begin_token_id = tokenizer_.adds_bos() ? tokenizer_.bos_id() : std::nullopt;
     config.max_blocks =
-        sequences * worst_case_blocks(sizes, config.eviction, options_.chunk, longest);
+        sequences * worst_case_blocks(sizes, config.eviction, options.chunk, longest);
     config.scheduler.max_sequences = std::max(config.scheduler.max_sequences, sequences);
     return config;
   });
 }
 
-std::unique_ptr<Engine> Runtime::make_engine(int64_t text_tokens, int64_t longest,
-                                             int64_t sequences) const {
-  const EngineConfig config = engine_config(text_tokens, longest, sequences);
+std::unique_ptr<Engine> Runtime::make_engine(const ModelOptions& options, int64_t text_tokens,
+                                             int64_t longest, int64_t sequences) const {
+  const EngineConfig config = engine_config(options, text_tokens, longest, sequences);
   return from_flags(
       [&] { return std::make_unique<Engine>(model_, config, text_streams(tokenizer_)); });
 }

@@ -71,13 +71,26 @@ class Runtime final {
 
   // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained
   // range, or no end at all with compact positions.
-  int64_t longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const;
+  int64_t longest_tokens(int64_t prompt, std::optional<int64_t> max_tokens) const {
+    return longest_tokens(options_, prompt, max_tokens);
+  }
   // An engine whose pool holds `sequences` of `longest` tokens under --kv-budget. A budget that is
   // a share is that share of `text_tokens`, prompt and new ones; one in bytes is for all sequences.
   std::unique_ptr<Engine> make_engine(int64_t text_tokens, int64_t longest,
-                                      int64_t sequences = 1) const;
+                                      int64_t sequences = 1) const {
+    return make_engine(options_, text_tokens, longest, sequences);
+  }
   // What the flags come to for such an engine.
-  EngineConfig engine_config(int64_t text_tokens, int64_t longest, int64_t sequences = 1) const;
+  EngineConfig engine_config(int64_t text_tokens, int64_t longest, int64_t sequences = 1) const {
+    return engine_config(options_, text_tokens, longest, sequences);
+  }
+  // The same with other settings of the cache: policy, budget, chunk, positions and type of keys.
+  int64_t longest_tokens(const ModelOptions& options, int64_t prompt,
+                         std::optional<int64_t> max_tokens) const;
+  std::unique_ptr<Engine> make_engine(const ModelOptions& options, int64_t text_tokens,
+                                      int64_t longest, int64_t sequences) const;
+  EngineConfig engine_config(const ModelOptions& options, int64_t text_tokens, int64_t longest,
+                             int64_t sequences) const;
 
  private:
   struct Loading;

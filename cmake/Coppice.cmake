@@ -52,6 +52,13 @@ pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 
 # libtorch, from the Python wheel that scripts/setup installs.
 set(COPPICE_TORCH_DIR "$ENV{COPPICE_TORCH_DIR}" CACHE PATH "torch folder of the installed wheel")
+if(NOT COPPICE_TORCH_DIR)
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/torch-dir OUTPUT_VARIABLE COPPICE_TORCH_DIR
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+if(NOT EXISTS "${COPPICE_TORCH_DIR}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "There is no libtorch at \"${COPPICE_TORCH_DIR}\": run scripts/setup, or set COPPICE_TORCH_DIR")
+endif()
 list(APPEND CMAKE_PREFIX_PATH "${COPPICE_TORCH_DIR}")
 find_package(Torch REQUIRED)
 add_library(coppice_torch INTERFACE)

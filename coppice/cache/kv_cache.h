@@ -117,8 +117,10 @@ class KvCache final {
   at::Tensor& values() { return pools_.values; }        // [blocks, 16, D]
   at::Tensor& positions() { return pools_.positions; }  // [blocks, 16] int32
   const at::Tensor& positions() const { return pools_.positions; }
-  at::Tensor& log_betas() { return pools_.log_betas; }    // [blocks, 16] float32
-  at::Tensor& aux() { return pools_.aux; }                // [blocks, 16] float32
+  at::Tensor& log_betas() { return pools_.log_betas; }  // [blocks, 16] float32
+  const at::Tensor& log_betas() const { return pools_.log_betas; }
+  at::Tensor& aux() { return pools_.aux; }  // [blocks, 16] float32
+  const at::Tensor& aux() const { return pools_.aux; }
   at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8
 
   // With CacheConfig::rotary_positions alone (kInternal otherwise): what each key is rotated to.

@@ -19,8 +19,8 @@
 //
 // Sessions: a finished sequence may be kept (Request::keep_session) and continued by a later
 // request, or forked to ask two things of one context. A session whose request fails or is
-// cancelled is dropped with it, unless cancel() is told to keep it; one whose request is refused by
-// submit() is left as it was.
+// cancelled is dropped with it, unless Request::keep_failed or cancel_and_keep() say otherwise; one
+// whose request is refused by submit() is left as it was.
 //
 // Positions: a request is refused (kCapacity) when its tokens and max_tokens pass the model's
 // trained range, unless EngineConfig::compact_positions. Without max_tokens, the generation ends

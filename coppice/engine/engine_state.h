@@ -52,7 +52,7 @@ struct Engine::State {
 
   // Stepping.
   StepPlan plan() const;
-  void admit(const std::vector<int64_t>& ids);
+  std::vector<StepPart> admit(const std::vector<int64_t>& ids);
   std::vector<RequestOutput> refuse_first_waiting();
   void make_positions(std::span<StepPart> parts);
   void run(std::span<StepPart> parts);

@@ -25,12 +25,13 @@ RequestError current_error() {
   try {
     throw;
   } catch (const Error& e) {
-    return {e.code(), e.what()};
+    return {e.code(), e.what(), std::current_exception()};
   } catch (const std::bad_alloc&) {
-    return {ErrorCode::kCapacity, "the machine has no memory left for this step"};
+    return {ErrorCode::kCapacity, "the machine has no memory left for this step",
+            std::current_exception()};
   } catch (const std::exception& e) {
     const std::string what = e.what();  // libtorch adds a stack trace after the first line
-    return {ErrorCode::kInternal, what.substr(0, what.find('\n'))};
+    return {ErrorCode::kInternal, what.substr(0, what.find('\n')), std::current_exception()};
   }
 }
 
@@ -80,7 +81,9 @@ StepPlan Engine::State::plan() const {
   return plan_step(config.scheduler, config.max_blocks, idle_blocks(), run, wait, reading_turn);
 }
 
-void Engine::State::admit(const std::vector<int64_t>& ids) {
+// -> parts of those that failed at once.
+std::vector<StepPart> Engine::State::admit(const std::vector<int64_t>& ids) {
+  std::vector<StepPart> failed;
   for (const int64_t id : ids) {
     COPPICE_CHECK(!waiting.empty() && waiting.front()->id() == id,
                   "request {} was admitted out of order", id);
@@ -88,17 +91,23 @@ void Engine::State::admit(const std::vector<int64_t>& ids) {
     waiting.pop_front();
     if (sequence->session()) sessions.erase(*sequence->session());  // the context moves on
     SequenceContext& context = sequence->context();
-    if (context.cache_id) {  // down to this request's budget, which may be less than the last one's
-      context.evicted_entries += sequence->policy().evict(cache, *context.cache_id);
-    } else {
-      context.cache_id = cache.add_sequence();
-    }
+    const bool fresh = !context.cache_id;
+    if (fresh) context.cache_id = cache.add_sequence();
     const auto later = [](RequestId arrival, const std::unique_ptr<Sequence>& other) {
       return arrival < other->arrival();
     };
-    running.insert(std::upper_bound(running.begin(), running.end(), sequence->arrival(), later),
-                   std::move(sequence));
+    Sequence& admitted = **running.insert(
+        std::upper_bound(running.begin(), running.end(), sequence->arrival(), later),
+        std::move(sequence));
+    if (fresh) continue;
+    try {  // down to this request's budget, which may be less than the last one's
+      context.evicted_entries += admitted.policy().evict(cache, *context.cache_id);
+    } catch (...) {
+      failed.push_back(step_part(admitted, 0));
+      fail_part(failed.back());
+    }
   }
+  return failed;
 }
 
 std::vector<RequestOutput> Engine::State::refuse_first_waiting() {
@@ -254,10 +263,11 @@ void Engine::State::settle(StepPart& part, double seconds) {
   part.output.id = sequence.id();
   part.output.usage = sequence.usage(cache, part.output.finished());
   if (!part.output.finished()) return;
-  if (!part.output.error && sequence.keep_session()) {
+  if (part.output.error)
+    cache.rollback(*sequence.context().cache_id);  // of a part that failed before its commit
+  if (part.output.error ? sequence.keep_failed() : sequence.keep_session()) {
     part.output.session = store_session(sequence);
   } else {
-    cache.rollback(*sequence.context().cache_id);  // of a part that failed before its commit
     cache.remove_sequence(*sequence.context().cache_id);
   }
   remove(sequence);
@@ -276,23 +286,27 @@ std::vector<RequestOutput> Engine::step() {
   State& state = *state_;
   const StepPlan plan = state.plan();
   if (plan.stuck) return state.refuse_first_waiting();
-  state.admit(plan.admitted);
+  std::vector<RequestOutput> outputs;
+  for (StepPart& part : state.admit(plan.admitted)) {
+    state.settle(part, 0.0);
+    outputs.push_back(std::move(part.output));
+  }
   std::vector<StepPart> parts;
   for (const StepItem& item : plan.items) {
-    parts.push_back(step_part(*state.find_running(item.id), item.tokens));
+    if (Sequence* sequence = state.find_running(item.id))
+      parts.push_back(step_part(*sequence, item.tokens));
   }
   std::sort(parts.begin(), parts.end(), [](const StepPart& a, const StepPart& b) {
     return a.sequence->id() < b.sequence->id();
   });
   if (!parts.empty()) state.run(parts);
-  if (plan.slice) {
+  if (plan.slice && state.find_running(plan.slice->id)) {
     if (std::optional<StepPart> part = state.run_slice(*plan.slice)) parts.push_back(*part);
   }
   const double seconds = seconds_since(begin);
   const auto read = [](const StepPart& part) { return !part.decoding; };
   if (std::ranges::any_of(parts, read)) ++state.reading_turn;
   if (state.open_chunk) state.find_running(plan.slice->id)->note_step(seconds, false);
-  std::vector<RequestOutput> outputs;
   for (StepPart& part : parts) {
     state.settle(part, seconds);
     outputs.push_back(std::move(part.output));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,9 @@ struct Request {
   bool keep_session = false;  // keep the sequence when done; its id is in the last output
   // An earlier request that this one goes on for: its prompt is read in that one's turn.
   std::optional<RequestId> in_place_of = {};
+  // With keep_session: also where the request fails. The session then has what was read; where the
+  // choice of what to evict failed, entries above its budget too, which go when it is continued.
+  bool keep_failed = false;
 
   // Score the prompt's tokens as well, with as many alternatives as sampling.logprobs says.
   bool score_prompt = false;
@@ -98,6 +102,7 @@ Json result_json(std::string_view text, FinishReason reason, const Usage& usage)
 struct RequestError {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  std::exception_ptr cause = nullptr;  // what was thrown, where something was
 };
 
 // What one step brought for one request.

@@ -25,6 +25,7 @@ Sequence::Sequence(RequestId id, const Request& request, SequenceContext context
       context_(std::move(context)),
       session_(request.session),
       keep_session_(request.keep_session),
+      keep_failed_(request.keep_session && request.keep_failed),
       score_prompt_(request.score_prompt),
       top_logprobs_(request.sampling.logprobs.value_or(0)),
       policy_(std::move(policy)),

@@ -61,6 +61,7 @@ class Sequence final {
   const SequenceLimits& limits() const { return limits_; }
   std::optional<SessionId> session() const { return session_; }
   bool keep_session() const { return keep_session_; }
+  bool keep_failed() const { return keep_failed_; }
   bool decoding() const { return generated_ > 0; }
   // The prompt's tokens that a pass over the next `count` tokens scores. Valid until accept().
   std::span<const int32_t> scored_tokens(const KvCache& cache, int64_t count) const;
@@ -97,6 +98,7 @@ class Sequence final {
   SequenceContext context_;
   std::optional<SessionId> session_;
   bool keep_session_;
+  bool keep_failed_;
   bool score_prompt_;
   int64_t top_logprobs_;
   EvictionPolicy policy_;

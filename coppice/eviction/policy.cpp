@@ -54,14 +54,16 @@ int64_t default_recent(const EvictionConfig& config, const Scorer* scorer) {
 // The configuration with nothing unset, and its scorer, or an Error.
 std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache) {
   validate(cache, /*with_blocks=*/false);
-  const PolicyInfo& info = find_policy(config.policy);
+  const PolicyInfo& info = config.custom ? *config.custom : find_policy(config.policy);
+  COPPICE_CHECK(info.name == config.policy, "the row of {} for policy {}", info.name,
+                config.policy);
   if (info.fixed_scope && config.scope && *config.scope != info.scope)
     fail_argument("eviction: policy {} has a scope of its own and takes no other", config.policy);
   if (!config.scope) config.scope = info.scope;
   if (!config.sinks) config.sinks = config.parity_reference ? 0 : info.default_sinks;
   config.pins = merge_pins(std::move(config.pins));
   ScorerSettings settings{config, cache, ScorerOptions(config.policy, config.options)};
-  std::unique_ptr<Scorer> scorer = info.make == nullptr ? nullptr : info.make(settings);
+  std::unique_ptr<Scorer> scorer = info.make ? info.make(settings) : nullptr;
   config.options = settings.options.finish();
   if (!config.recent) config.recent = default_recent(config, scorer.get());
   if (!config.floor)
@@ -246,6 +248,27 @@ void EvictionPolicy::note_appended(KvCache& cache, SequenceId sequence) {
                 sequence);
   if (needs().entry_aux()) write_entry_aux(cache, sequence);
   if (needs().queries) scorer_->note(SequenceView(cache, sequence));
+}
+
+std::vector<float> EvictionPolicy::scores(const KvCache& cache, SequenceId sequence, int64_t layer,
+                                          int64_t head) const {
+  const BlockTable& row = cache.row(sequence, layer, head);
+  std::vector<float> scores(static_cast<std::size_t>(row.length), 0.0f);
+  if (!scorer_) return scores;
+  const ScoreForm form = scorer_->form();
+  const at::Tensor positions = cache.positions().cpu(), log_betas = cache.log_betas().cpu(),
+                   aux = cache.aux().cpu();
+  const int64_t newest = cache.tokens_seen(sequence) - 1;
+  for (int64_t i = 0; i < row.length; ++i) {
+    const int64_t slot = row.slot(i);
+    const float age =
+        static_cast<float>(newest - positions.const_data_ptr<int32_t>()[slot]) + form.age_offset;
+    const float slope =
+        form.slope_is_log_beta ? log_betas.const_data_ptr<float>()[slot] : form.slope;
+    scores[static_cast<std::size_t>(i)] =
+        age * slope + form.aux_weight * aux.const_data_ptr<float>()[slot];
+  }
+  return scores;
 }
 
 void EvictionPolicy::write_entry_aux(KvCache& cache, SequenceId sequence) {

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ enum class Scope {
   kLayer,   // the rows of a layer compete for budget x Hkv
   kGlobal,  // all rows of the sequence compete for budget x L x Hkv
 };
+
+struct PolicyInfo;
 
 struct EvictionConfig {
   std::string policy = "dbtrimkv";
@@ -69,6 +72,8 @@ struct EvictionConfig {
   // Positions whose entries are never evicted, in any row; they count in the budget, and together
   // with sinks and recent may not exceed it. Positions that were not read yet hold when they are.
   std::vector<PositionSpan> pins = {};
+  // The row of a policy that is not in policies(); `policy` is its name.
+  std::shared_ptr<const PolicyInfo> custom = nullptr;
 
   bool operator==(const EvictionConfig&) const = default;
 };
@@ -82,8 +87,8 @@ struct PolicyInfo {
   Scope scope;
   std::string_view gate;  // the kind that it reads, as gate files name it; empty: none
   int64_t default_sinks;
-  std::unique_ptr<Scorer> (*make)(ScorerSettings&);  // null: nothing is ever evicted
-  bool fixed_scope = false;                          // no other scope makes sense
+  std::function<std::unique_ptr<Scorer>(ScorerSettings&)> make;  // null: nothing is ever evicted
+  bool fixed_scope = false;                                      // no other scope makes sense
   int64_t default_floor = 0;
 };
 const std::vector<PolicyInfo>& policies();
@@ -124,6 +129,10 @@ class EvictionPolicy final {
   // After a pass has been committed: brings the sequence down to its budget. Returns entries
   // dropped. REQUIRES: cache.tokens_in_pass(sequence) == 0, and the sizes given at construction.
   int64_t evict(KvCache& cache, SequenceId sequence);
+  // Scores of one row in its order, as a choice now would compare them; those of a policy that
+  // judges anew before every choice are as of the last one. -> [L]
+  std::vector<float> scores(const KvCache& cache, SequenceId sequence, int64_t layer,
+                            int64_t head) const;
   // Writes aux for the entries appended by the pass in progress, and takes over what it was shown,
   // before commit. No-op where not needed. REQUIRES: every layer was appended.
   void note_appended(KvCache& cache, SequenceId sequence);

@@ -47,13 +47,26 @@ at::Tensor SequenceView::values(const Row& row) const {
       .to(at::kCPU, at::kFloat);
 }
 
+namespace {
+
+// What a pool of one number per entry says of a row.
+std::vector<float> gather(const at::Tensor& pool, const BlockTable& table,
+                          std::span<const int64_t> places) {
+  const at::Tensor local = pool.cpu();
+  const auto* numbers = local.const_data_ptr<float>();
+  std::vector<float> gathered;
+  for (const int64_t place : places) gathered.push_back(numbers[table.slot(place)]);
+  return gathered;
+}
+
+}  // namespace
+
+std::vector<float> SequenceView::log_betas(const Row& row) const {
+  return gather(cache_.log_betas(), cache_.row(sequence_, row.layer, row.head), row.places);
+}
+
 std::vector<float> SequenceView::scores(const Row& row) const {
-  const BlockTable& table = cache_.row(sequence_, row.layer, row.head);
-  const at::Tensor pool = cache_.aux().cpu();
-  const auto* aux = pool.const_data_ptr<float>();
-  std::vector<float> scores;
-  for (const int64_t place : row.places) scores.push_back(aux[table.slot(place)]);
-  return scores;
+  return gather(cache_.aux(), cache_.row(sequence_, row.layer, row.head), row.places);
 }
 
 void SequenceView::set_scores(const Row& row, std::span<const float> scores) const {

@@ -37,8 +37,9 @@ class SequenceView final {
     std::vector<int32_t> positions;  // [L], rising
   };
   Row row(int64_t layer, int64_t head) const;
-  at::Tensor keys(const Row& row) const;    // [L, D] float32, a copy
-  at::Tensor values(const Row& row) const;  // [L, D] float32, a copy
+  at::Tensor keys(const Row& row) const;               // [L, D] float32, a copy
+  at::Tensor values(const Row& row) const;             // [L, D] float32, a copy
+  std::vector<float> log_betas(const Row& row) const;  // [L]
   // Scores are the cache's aux.
   std::vector<float> scores(const Row& row) const;                       // [L]
   void set_scores(const Row& row, std::span<const float> scores) const;  // [L]
