@@ -34,18 +34,37 @@ at::Tensor scaled_frequencies(const ModelArgs& args) {
                 rope.rope_type);
 }
 
+std::vector<int64_t> axes_of_frequencies(const ModelArgs& args) {
+  const std::vector<int64_t>& sections = args.rope.mrope_section;
+  if (sections.empty()) return {};
+  std::vector<int64_t> axes(static_cast<std::size_t>(args.head_dim / 2), 0);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::size_t axis = i % 3;
+    if (axis != 0 && static_cast<int64_t>(i) < 3 * sections[axis])
+      axes[i] = static_cast<int64_t>(axis);
+  }
+  return axes;
+}
+
+// Embeddings that bring more than the first layer's input: what layer i adds behind itself.
+at::Tensor deepstack_part(const Batch& batch, int64_t layer, const ModelArgs& args) {
+  if (!batch.embeddings.defined() || layer >= args.deepstack_layers) return {};
+  return batch.embeddings.narrow(1, (layer + 1) * args.hidden_size, args.hidden_size);
+}
+
 }  // namespace
 
 ops::RopeTable make_rope_table(const ModelArgs& args) {
   at::Tensor frequencies = scaled_frequencies(args);
   const std::vector<float>& factors = args.rope.frequency_factors;
-  if (factors.empty()) return ops::RopeTable(frequencies);
+  if (factors.empty()) return ops::RopeTable(frequencies, axes_of_frequencies(args));
   if (static_cast<int64_t>(factors.size()) != frequencies.numel())
     fail_argument("rope: expected {} frequency factors, got {}", frequencies.numel(),
                   factors.size());
   for (float factor : factors)
     if (!(factor > 0)) fail_argument("rope: a frequency factor must be above 0, got {}", factor);
-  return ops::RopeTable(frequencies / torch::tensor(factors, torch::kFloat));
+  return ops::RopeTable(frequencies / torch::tensor(factors, torch::kFloat),
+                        axes_of_frequencies(args));
 }
 
 Decoder::Decoder(const ModelArgs& args, const DecoderOptions& options)
@@ -73,16 +92,21 @@ torch::Tensor Decoder::forward(const Batch& batch, AttentionBackend& backend) {
   if (batch.token_ids.defined()) {
     x = embed_tokens_->forward(batch.token_ids);
   } else {
-    if (batch.embeddings.size(1) != args().hidden_size)
+    if (batch.embeddings.size(1) != args().embedding_width())
       fail_argument("batch: expected embeddings [{}, {}], got [{}, {}]", batch.num_tokens(),
-                    args().hidden_size, batch.num_tokens(), batch.embeddings.size(1));
-    x = batch.embeddings.clone();  // the layers add to x in place
+                    args().embedding_width(), batch.num_tokens(), batch.embeddings.size(1));
+    // A copy: the layers add to x in place.
+    x = batch.embeddings.narrow(1, 0, args().hidden_size).clone(at::MemoryFormat::Contiguous);
   }
   // Never in 16 bits: neighbouring positions would share their angles.
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const ops::RopeAngles angles = rope_.angles(batch.positions, wide);
   at::Tensor delta;
-  for (const auto& layer : layers_) delta = layer->forward(x, delta, angles, batch, backend);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    delta = layers_[i]->forward(x, delta, angles, batch, backend);
+    const at::Tensor more = deepstack_part(batch, static_cast<int64_t>(i), args());
+    if (more.defined()) delta = delta + more;
+  }
   return delta.defined() ? norm_->add_forward(x, delta) : norm_->forward(x);
 }
 
