@@ -82,7 +82,7 @@ void eval_ppl(const PplOptions& options) {
   eval.contexts = options.chunks;
   eval.chunk_tokens = options.model.chunk;
   eval.kv_dtype = kv_dtype(options.model);
-  eval.eviction = eviction_config(options.model, runtime.has_gate(),
+  eval.eviction = eviction_config(options.model, runtime.gate_kind(),
                                   budget_entries(options.model, runtime.cache(), options.context));
   const PerplexityResult result = from_flags([&] {
     return evaluate_perplexity(*runtime.model(), ids, eval,
@@ -124,8 +124,11 @@ void add_eval_command(CLI::App& program) {
       ->capture_default_str();
   ppl->callback([options] { eval_ppl(*options); });
   add_eval_held_out(*eval);
+  add_eval_agreement(*eval);
   add_eval_recall(*eval);
   add_eval_ruler(*eval);
+  add_eval_kept(*eval);
+  add_eval_cost(*eval);
 }
 
 }  // namespace coppice

@@ -48,7 +48,7 @@ Json describe_model(const Checkpoint& checkpoint, bool tensors) {
 }
 
 Json describe_gate(const GateSpec& spec) {
-  return {{"kind", "retention gate"},
+  return {{"kind", spec.kind + " gate"},
           {"variant", spec.variant},
           {"hidden_layers", spec.hidden_layers},
           {"width", spec.width},

@@ -84,7 +84,7 @@ void plan(const PlanOptions& options) {
   const std::optional<GateWeights> gate = find_gate(options.model, checkpoint);
   const CacheConfig cache = cache_config(args, kv_dtype(options.model), c10::Device(c10::kCPU));
   const int64_t tokens = options.tokens > 0 ? options.tokens : args.max_position_embeddings;
-  const EvictionConfig eviction = eviction_config(options.model, gate.has_value(),
+  const EvictionConfig eviction = eviction_config(options.model, gate ? gate->spec.kind : "",
                                                   budget_entries(options.model, cache, tokens));
   const auto [kv, scratch] = demand(options, args, cache, eviction, tokens);
 

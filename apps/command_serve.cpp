@@ -97,7 +97,7 @@ ServiceConfig service_config(const Runtime& runtime, const ServeOptions& options
   config.kv.cache = engine.cache().config();
   config.kv.chunk_tokens = engine.config().chunk_tokens;
   config.images = runtime.images();
-  config.has_gate = runtime.has_gate();
+  config.gate_kind = runtime.model()->gate_kind();
   config.max_model_tokens = runtime.model()->args().max_position_embeddings;
   return config;
 }

@@ -53,14 +53,27 @@ void add_gate_options(CLI::App& train, TrainOptions& options) {
     option->excludes(init)->capture_default_str();
     return option;
   };
-  of_new_gate(train.add_option("--variant", options.variant, "what layers and heads share"))
+  train
+      .add_option(
+          "--gate-kind", options.gate_kind,
+          "retention: how long entries last; kvzap, fastkvzip: what repeating the text looks "
+          "at (stage 1)")
+      ->check(CLI::IsMember({"retention", "kvzap", "fastkvzip"}))
+      ->capture_default_str();
+  of_new_gate(train.add_option("--variant", options.variant,
+                               "of a retention gate: what layers and heads share"))
       ->check(CLI::IsMember({"shared", "head-row", "local"}));
-  of_new_gate(train.add_option("--width", options.width, "of the gate's hidden layers"))
+  of_new_gate(train.add_option("--width", options.width,
+                               "of the gate's hidden layers [128; kvzap an eighth of the model's; "
+                               "fastkvzip 16, of its heads]"))
       ->check(CLI::Range(1, 1 << 20));
-  of_new_gate(train.add_option("--hidden-layers", options.hidden_layers, "of the gate"))
-      ->check(CLI::Range(1, 2));
-  of_new_gate(train.add_option("--bias", options.bias,
-                               "of the gate at the start: entries then fade over e^bias tokens"));
+  of_new_gate(train.add_option("--hidden-layers", options.hidden_layers,
+                               "of the gate [2; kvzap 1, where 0 is linear]"))
+      ->check(CLI::Range(0, 2));
+  of_new_gate(
+      train.add_option("--bias", options.bias,
+                       "of the gate at the start [8: entries fade over e^8 tokens; kvzap -6, "
+                       "fastkvzip 0]"));
 }
 
 void add_step_options(CLI::App& train, TrainOptions& options) {

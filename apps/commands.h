@@ -9,6 +9,7 @@ void add_chat_command(CLI::App& program);
 void add_run_command(CLI::App& program);
 void add_serve_command(CLI::App& program);
 void add_eval_command(CLI::App& program);
+void add_study_command(CLI::App& program);
 void add_train_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);
 void add_bench_command(CLI::App& program);

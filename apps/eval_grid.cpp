@@ -13,6 +13,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/sha256.h"
 #include "coppice/eval/evaluator.h"
+#include "coppice/loader/safetensors_file.h"
 
 namespace coppice {
 namespace {
@@ -74,6 +75,8 @@ void add_grid_options(CLI::App& app, GridOptions& options) {
   app.add_option("--out", options.out,
                  "results, a JSON object a line; a file of the same configuration is continued")
       ->required();
+  app.add_option("--summary", options.summary,
+                 "also write what --json prints into this file, without touching stdout");
   app.add_flag("--restart", options.restart, "begin --out anew and lose the results it holds");
   app.add_option("--seed", options.seed, "of policy random, of trials and of intervals")
       ->capture_default_str();
@@ -97,8 +100,10 @@ EvalModel EvalGrid::model() const {
 std::vector<std::string> EvalGrid::policies() const {
   if (!options_.policies.empty()) return options_.policies;
   std::vector<std::string> names = {"streaming", "knorm", "random"};
-  if (runtime_.has_gate())
-    names.insert(names.begin(), gate_variant_ == "local" ? "trimkv" : "dbtrimkv");
+  const std::string& kind = runtime_.gate_kind();
+  if (!kind.empty())
+    names.insert(names.begin(),
+                 kind == "retention" && gate_variant_ == "local" ? "trimkv" : default_policy(kind));
   return names;
 }
 
@@ -132,7 +137,7 @@ void EvalGrid::run(EvalTask& task, const std::string& data_sha256) const {
   base.seed = options_.seed;
   const CacheConfig cache = runtime_.cache();
   const std::vector<EvictionConfig> settings = from_flags([&] {
-    return eval_settings(policies(), options_.budgets, base, cache, runtime_.has_gate());
+    return eval_settings(policies(), options_.budgets, base, cache, runtime_.gate_kind());
   });
   const Json shared = config(task, data_sha256);
   RecordFile file = RecordFile::open(options_.out, shared, options_.restart);
@@ -149,13 +154,18 @@ void EvalGrid::run(EvalTask& task, const std::string& data_sha256) const {
         row.update(setting_details(eviction, cache));
     }
   }
+  const Json whole = {{"task", task.name()},
+                      {"configuration", shared},
+                      {"out", options_.out},
+                      {"rows", file.rows().size()},
+                      {"summary", summary}};
+  if (!options_.summary.empty()) {
+    const std::string text = dump_json(whole) + "\n";
+    const std::span<const std::byte> parts[] = {std::as_bytes(std::span(text))};
+    write_file_atomically(options_.summary, parts);
+  }
   if (options_.model.json) {
-    std::cout << dump_json({{"task", task.name()},
-                            {"configuration", shared},
-                            {"out", options_.out},
-                            {"rows", file.rows().size()},
-                            {"summary", summary}})
-              << "\n";
+    std::cout << dump_json(whole) << "\n";
   } else {
     std::cout << task.table(summary);
   }

@@ -16,6 +16,7 @@ struct GridOptions {
   std::vector<std::string> policies;  // empty: all that the model can run, one of the gated ones
   std::vector<int64_t> budgets = {16, 32, 64, 128, 256, 512};
   std::string out;
+  std::string summary;  // file for the summary as JSON; empty: none
   bool restart = false;
   uint64_t seed = 1;
 };
@@ -46,7 +47,10 @@ class EvalGrid final {
 
 // Each adds itself to `coppice eval`.
 void add_eval_held_out(CLI::App& eval);
+void add_eval_agreement(CLI::App& eval);
 void add_eval_recall(CLI::App& eval);
 void add_eval_ruler(CLI::App& eval);
+void add_eval_kept(CLI::App& eval);
+void add_eval_cost(CLI::App& eval);
 
 }  // namespace coppice

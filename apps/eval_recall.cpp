@@ -2,9 +2,7 @@
 
 #include <memory>
 
-#include "apps/eval_grid.h"
 #include "apps/eval_texts.h"
-#include "apps/usage.h"
 #include "coppice/eval/recall.h"
 
 namespace coppice {
@@ -16,18 +14,6 @@ struct RecallFlags {
   std::vector<std::string> asking = {"unseen"};
   RecallOptions task;
 };
-
-void eval_recall(const RecallFlags& flags) {
-  const std::vector<std::string> passages = read_passages(flags.texts);
-  const EvalGrid grid(flags.grid);
-  RecallOptions options = flags.task;
-  options.seed = flags.grid.seed;
-  options.asking = from_flags([&] { return parse_asking(flags.asking); });
-  const TextModel model = text_model(grid);
-  const std::unique_ptr<RecallTask> task =
-      from_flags([&] { return std::make_unique<RecallTask>(model, passages, options); });
-  grid.run(*task, sha256_of(passages));
-}
 
 }  // namespace
 
@@ -58,7 +44,9 @@ void add_eval_recall(CLI::App& eval) {
   app->add_option("--answer-tokens", task.answer_tokens, "tokens of an answer, at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app->callback([flags] { eval_recall(*flags); });
+  app->callback([flags] {
+    eval_on_texts<RecallTask>(flags->grid, flags->texts, flags->asking, flags->task);
+  });
 }
 
 }  // namespace coppice

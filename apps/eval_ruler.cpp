@@ -3,9 +3,7 @@
 
 #include <memory>
 
-#include "apps/eval_grid.h"
 #include "apps/eval_texts.h"
-#include "apps/usage.h"
 #include "coppice/eval/ruler.h"
 
 namespace coppice {
@@ -17,18 +15,6 @@ struct RulerFlags {
   std::vector<std::string> asking = {"unseen"};
   RulerOptions task;
 };
-
-void eval_ruler(const RulerFlags& flags) {
-  const std::vector<std::string> passages = read_passages(flags.texts);
-  const EvalGrid grid(flags.grid);
-  RulerOptions options = flags.task;
-  options.seed = flags.grid.seed;
-  options.asking = from_flags([&] { return parse_asking(flags.asking); });
-  const TextModel model = text_model(grid);
-  const std::unique_ptr<RulerTask> task =
-      from_flags([&] { return std::make_unique<RulerTask>(model, passages, options); });
-  grid.run(*task, sha256_of(passages));
-}
 
 }  // namespace
 
@@ -55,7 +41,8 @@ void add_eval_ruler(CLI::App& eval) {
                   "unseen when the text is evicted, seen, or both (two columns)")
       ->capture_default_str();
   add_grid_options(*app, flags->grid);
-  app->callback([flags] { eval_ruler(*flags); });
+  app->callback(
+      [flags] { eval_on_texts<RulerTask>(flags->grid, flags->texts, flags->asking, flags->task); });
 }
 
 }  // namespace coppice

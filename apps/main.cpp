@@ -1,5 +1,5 @@
-// The program: `coppice chat | run | serve | eval | bench | inspect | plan | convert-gate`.
-// Exit codes: 0 done, 1 failed, 2 wrong usage.
+// The program: `coppice chat | run | serve | eval | study | train | bench | inspect | plan |
+// convert-gate`. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   coppice::add_run_command(program);
   coppice::add_serve_command(program);
   coppice::add_eval_command(program);
+  coppice::add_study_command(program);
   coppice::add_train_command(program);
   coppice::add_inspect_command(program);
   coppice::add_bench_command(program);

@@ -32,8 +32,8 @@ GateBase sizes_of(const Checkpoint& checkpoint) {
           .sha256 = {}};
 }
 
-// The shipped gate trained for this very model file; empty when there is none. The file is hashed
-// only where a gate has the model's sizes.
+// The shipped retention gate trained for this very model file; empty when there is none. The file
+// is hashed only where a gate has the model's sizes.
 std::string shipped_gate(Checkpoint& checkpoint) {
   const GateBase base = sizes_of(checkpoint);
   std::error_code ignored;
@@ -42,8 +42,8 @@ std::string shipped_gate(Checkpoint& checkpoint) {
     const std::string path = entry.path().string();
     if (entry.path().extension() != ".safetensors") continue;
     const GateSpec spec = read_gate_spec(path);
-    const bool fits = spec.layers == base.layers && spec.kv_heads == base.kv_heads &&
-                      spec.hidden_size == base.hidden_size;
+    const bool fits = spec.kind == "retention" && spec.layers == base.layers &&
+                      spec.kv_heads == base.kv_heads && spec.hidden_size == base.hidden_size;
     if (fits && (found.empty() || path < found) && spec.base_sha256 == find_sha256(checkpoint))
       found = path;
   }
@@ -108,12 +108,13 @@ std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& ch
   return gate;
 }
 
-EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64_t budget_entries) {
+EvictionConfig eviction_config(const ModelOptions& options, const std::string& gate_kind,
+                               int64_t budget_entries) {
   EvictionConfig config;
   config.policy = options.policy;
   if (config.policy.empty()) {
-    config.policy = has_gate ? "dbtrimkv" : "streaming";
-    if (!has_gate && budget_entries != EvictionConfig::kUnbounded) {
+    config.policy = default_policy(gate_kind);
+    if (gate_kind.empty() && budget_entries != EvictionConfig::kUnbounded) {
       log_warning("this model has no retention gate: policy streaming (first tokens and newest)");
     }
   }
@@ -198,7 +199,6 @@ Runtime::Runtime(const ModelOptions& options, const Checkpoint& checkpoint, Load
   }
   if (const std::optional<GateWeights> gate = loading.gate.get()) {
     attach_gate(*model_, *gate);
-    has_gate_ = true;
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - loading.begin;
   load_seconds_ = spent.count();
@@ -245,7 +245,7 @@ EngineConfig Runtime::engine_config(int64_t text_tokens, int64_t longest, int64_
     const CacheConfig sizes = cache();
     ModelOptions own = options_;  // one sequence's
     own.budget.bytes /= sequences;
-    config.eviction = eviction_config(own, has_gate_, budget_entries(own, sizes, text_tokens));
+    config.eviction = eviction_config(own, gate_kind(), budget_entries(own, sizes, text_tokens));
     config.chunk_tokens = options_.chunk;
     config.kv_dtype = kv_dtype(options_);
     config.compact_positions = options_.positions == "compact";

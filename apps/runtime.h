@@ -24,8 +24,8 @@ std::string model_path(const std::string& model);
 // stderr), or none.
 std::optional<ChatTemplate> find_template(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
 
-// The path of the gate that --gate names, or of the shipped one whose base-model hash is the
-// checkpoint's; empty when there is none.
+// The path of the gate that --gate names, or of the shipped retention gate whose base-model hash is
+// the checkpoint's; empty when there is none.
 std::string gate_path(const ModelOptions& options, Checkpoint& checkpoint);
 
 // The gate of gate_path(); nullopt when there is none. Throws when it does not fit the model.
@@ -33,7 +33,8 @@ std::optional<GateWeights> find_gate(const ModelOptions& options, Checkpoint& ch
 
 // The policy and its settings for `budget_entries` per head. Says on stderr when it falls back to
 // streaming.
-EvictionConfig eviction_config(const ModelOptions& options, bool has_gate, int64_t budget_entries);
+EvictionConfig eviction_config(const ModelOptions& options, const std::string& gate_kind,
+                               int64_t budget_entries);
 
 // Entries per head that --kv-budget comes to, for a text of `tokens`.
 int64_t budget_entries(const ModelOptions& options, const CacheConfig& cache, int64_t tokens);
@@ -65,7 +66,7 @@ class Runtime final {
   void set_prompt(Request& request, std::span<const int32_t> ids,
                   std::span<const ImageEncoder::Encoded> pictures, int64_t first = 0) const;
   CacheConfig cache() const;
-  bool has_gate() const { return has_gate_; }
+  const std::string& gate_kind() const { return model_->gate_kind(); }
   double load_seconds() const { return load_seconds_; }
 
   // Tokens a sequence may come to: `prompt` and `max_tokens` where that is known, else the trained
@@ -91,7 +92,6 @@ class Runtime final {
   std::vector<int64_t> end_token_ids_;
   std::optional<ChatTemplate> template_;
   std::unique_ptr<ImageEncoder> images_;
-  bool has_gate_ = false;
   double load_seconds_ = 0;
 };
 

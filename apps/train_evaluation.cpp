@@ -41,7 +41,8 @@ double TrainEvaluation::perplexity(const GateWeights& gate, const std::string& p
 
 Json TrainEvaluation::run(const GateWeights& gate) {
   if (full_ == 0.0) full_ = perplexity(gate, "full", EvictionConfig::kUnbounded);
-  const std::string policy = gate.spec.variant == "local" ? "trimkv" : "dbtrimkv";
+  const bool own_budgets = gate.spec.kind == "retention" && gate.spec.variant == "local";
+  const std::string policy = own_budgets ? "trimkv" : default_policy(gate.spec.kind);
   Json rows = Json::array();
   for (const int64_t budget : budgets_) {
     const double found = perplexity(gate, policy, budget);

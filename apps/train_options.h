@@ -8,6 +8,7 @@
 
 #include "coppice/train/budget_objective.h"
 #include "coppice/train/distill_objective.h"
+#include "coppice/train/repeat_objective.h"
 #include "coppice/train/survival_objective.h"
 #include "coppice/train/trainer.h"
 
@@ -22,11 +23,12 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool json = false;
 
-  std::string init_from;  // a gate file; empty: a new gate
-  std::string variant = "head-row";
-  int64_t width = 128;
-  int64_t hidden_layers = 2;
-  double bias = 8.0;
+  std::string init_from;                // a gate file; empty: a new gate
+  std::string gate_kind = "retention";  // as gate files name it
+  std::string variant = "head-row";     // of a retention gate; others are local
+  // Unset: what first_gate() takes for the kind.
+  std::optional<int64_t> width, hidden_layers;
+  std::optional<double> bias;
 
   int64_t length = 2048;
   int64_t min_tokens = 16;
@@ -41,6 +43,7 @@ struct TrainOptions {
   BudgetTraining budget;
   std::string train_budgets = "32:512";  // LEAST:MOST or one
   SurvivalTraining survival;
+  RepeatTraining repeat;  // of gates of other kinds than retention
   std::vector<double> survival_budgets = {64, 128, 256, 512};
   int64_t calibration_rows = 16;
   std::string capacity = "128";  // M or START:M

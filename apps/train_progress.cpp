@@ -52,7 +52,9 @@ void Progress::show(const Json& record) {
                                   {"ntp", "NTP"},
                                   {"capacity", "over"},
                                   {"survival", "survival"},
-                                  {"pair", "pairs"}})
+                                  {"pair", "pairs"},
+                                  {"repeat", "loss"},
+                                  {"r2", "R2"}})
     if (record.contains(key)) numbers += fmt::format("{} {:.4f}  ", name, record.value(key, 0.0));
   const double left = seconds_between(start_, now) / static_cast<double>(step - first_) *
                       static_cast<double>(steps_ - step);

@@ -120,6 +120,10 @@ class TrainingRun final {
   }
 
   std::unique_ptr<Objective> make_objective() {
+    if (options_.gate_kind != "retention") {
+      set_repeat_request(options_.repeat, tokenizer_, template_ ? &*template_ : nullptr);
+      return std::make_unique<RepeatObjective>(*model_, options_.repeat);
+    }
     if (options_.stage == 2) {
       if (!options_.teacher_cache.empty())
         teacher_cache_.emplace(options_.teacher_cache, options_.teacher_cache_limit,
@@ -171,7 +175,7 @@ class TrainingRun final {
       return;
     }
     std::string numbers;
-    for (const char* key : {"kl", "ntp", "capacity", "survival", "pair"})
+    for (const char* key : {"kl", "ntp", "capacity", "survival", "pair", "repeat", "r2"})
       if (last.contains(key)) numbers += fmt::format(", {} {:.4f}", key, last.value(key, 0.0));
     std::cout << fmt::format("{}: {} steps, {} tokens, {:.2f} hours{}\n", options_.out,
                              trainer.step(), trainer.tokens(), trainer.seconds() / 3600, numbers);
@@ -200,6 +204,7 @@ void run_training(TrainOptions options) {
     read_capacity(options);
     read_budgets(options);
     read_teacher_cache(options);
+    read_gate_kind(options);
     options.trainer.validate();
     options.distill.validate();
     options.budget.validate();

@@ -66,6 +66,11 @@ std::string without_home(std::string text) {
 
 // What of the objective determines the run.
 Json objective_identity(const TrainOptions& options) {
+  if (options.gate_kind != "retention")
+    return {{"stage", 1},
+            {"gate_kind", options.gate_kind},
+            {"updates", options.repeat.updates},
+            {"update_tokens", options.repeat.tokens_per_update}};
   if (options.stage == 1) {
     const SurvivalTraining& survival = options.survival;
     return {{"stage", 1},
@@ -157,25 +162,93 @@ TrainData open_data(const TrainOptions& options) {
   return data;
 }
 
+void read_gate_kind(TrainOptions& options) {
+  options.repeat.updates = options.survival.updates;
+  options.repeat.tokens_per_update = options.survival.tokens_per_update;
+  options.repeat.seed = options.seed;
+  if (options.gate_kind == "retention") return;
+  repeat_target(options.gate_kind);
+  if (options.stage != 1)
+    fail_argument("a {} gate is trained from forward passes alone: --stage 1, not {}",
+                  options.gate_kind, options.stage);
+  constexpr int64_t kChunk = 2048;  // of KVzip
+  if (options.length > kChunk)
+    fail_argument("--length {}: documents are repeated whole, and {} tokens is the most that is",
+                  options.length, kChunk);
+}
+
+void set_repeat_request(RepeatTraining& repeat, const Tokenizer& tokenizer,
+                        const ChatTemplate* chat) {
+  const std::string request = "\n\nRepeat the previous context exactly.";
+  const std::string place = "PLACE-OF-THE-CONTEXT";
+  std::string before, behind = "\n\n";
+  if (chat != nullptr) {
+    ChatRequest asked;
+    asked.messages = OrderedJson::array({{{"role", "user"}, {"content", place}}});
+    asked.add_generation_prompt = true;
+    const std::string text = chat->render(asked).text;
+    const std::size_t at = text.find(place);
+    if (at == std::string::npos)
+      fail_argument("the chat template does not write a user's text as it is");
+    before = text.substr(0, at);
+    behind = text.substr(at + place.size());
+  }
+  const auto ids = [&tokenizer](const std::string& text) {
+    const std::vector<int32_t> tokens = tokenizer.encode(text, {});
+    return std::vector<int64_t>(tokens.begin(), tokens.end());
+  };
+  repeat.before = ids(before);
+  repeat.between = ids(request + behind);
+}
+
+namespace {
+
+// What is published, or for retention gates has proved enough.
+void set_sizes(GateSpec& spec, const TrainOptions& options, const ModelArgs& args) {
+  spec.kind = options.gate_kind;
+  spec.variant = spec.kind == "retention" ? options.variant : "local";
+  if (spec.kind == "fastkvzip") {
+    spec.hidden_layers = options.hidden_layers.value_or(0);
+    spec.width = options.width.value_or(16);
+    spec.sinks = 16;
+    spec.query_heads = args.num_attention_heads;
+  } else if (spec.kind == "kvzap") {
+    spec.hidden_layers = options.hidden_layers.value_or(1);
+    spec.width = options.width.value_or(std::max<int64_t>(1, args.hidden_size / 8));
+  } else {
+    spec.hidden_layers = options.hidden_layers.value_or(2);
+    spec.width = options.width.value_or(128);
+  }
+}
+
+// Where scores of a new gate lie: lifetimes of e^8 tokens, or logs and odds of a small weight.
+double first_bias(const TrainOptions& options) {
+  if (options.bias) return *options.bias;
+  return options.gate_kind == "retention" ? 8.0 : options.gate_kind == "kvzap" ? -6.0 : 0.0;
+}
+
+}  // namespace
+
 GateWeights first_gate(const TrainOptions& options, const Checkpoint& checkpoint) {
   const ModelArgs args = ModelArgs::from_config(checkpoint.config());
   if (!options.init_from.empty()) {
     GateWeights gate = load_gate(options.init_from);
+    if (gate.spec.kind != options.gate_kind)
+      fail_argument("{} holds a {} gate, but --gate-kind says {}", options.init_from,
+                    gate.spec.kind, options.gate_kind);
     check_gate(gate.spec, {args.num_hidden_layers, args.num_key_value_heads, args.hidden_size,
                            checkpoint.sha256()});
     gate.spec.base_sha256 = checkpoint.sha256();
     return gate;
   }
   GateSpec spec;
-  spec.variant = options.variant;
-  spec.hidden_layers = options.hidden_layers;
-  spec.width = options.width;
+  set_sizes(spec, options, args);
   spec.layers = args.num_hidden_layers;
   spec.kv_heads = args.num_key_value_heads;
   spec.hidden_size = args.hidden_size;
   spec.base_model = fs::path(checkpoint.path()).filename().string();
   spec.base_sha256 = checkpoint.sha256();
-  return new_gate(spec, options.bias, options.seed);
+  return new_gate(spec, first_bias(options), options.seed);
 }
 
 Json run_identity(const TrainOptions& options, const TrainData& data, const Checkpoint& checkpoint,
@@ -183,7 +256,7 @@ Json run_identity(const TrainOptions& options, const TrainData& data, const Chec
   Json gate = {
       {"variant", spec.variant}, {"width", spec.width}, {"hidden_layers", spec.hidden_layers}};
   if (options.init_from.empty())
-    gate["bias"] = options.bias;
+    gate["bias"] = first_bias(options);
   else
     gate["from"] = sha256_of(MappedFile::open(options.init_from).bytes());
   Json json = objective_identity(options);
@@ -204,8 +277,8 @@ Json last_steps(const std::vector<Json>& records, std::size_t count) {
   std::size_t seen = 0;
   for (auto at = records.rbegin(); at != records.rend() && seen < count; ++at) {
     if (!at->contains("gradient_norm")) continue;  // an evaluation
-    for (const char* key :
-         {"kl", "ntp", "capacity", "survival", "pair", "sigma", "mean_beta", "gradient_norm"})
+    for (const char* key : {"kl", "ntp", "capacity", "survival", "pair", "sigma", "mean_beta",
+                            "repeat", "r2", "gradient_norm"})
       if (at->contains(key)) mean[key] = mean.value(key, 0.0) + at->value(key, 0.0);
     ++seen;
   }

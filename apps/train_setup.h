@@ -8,6 +8,8 @@
 #include "apps/train_options.h"
 #include "coppice/loader/checkpoint.h"
 #include "coppice/loader/gate_checkpoint.h"
+#include "coppice/processor/chat_template.h"
+#include "coppice/processor/tokenizer.h"
 #include "coppice/train/document_file.h"
 
 namespace coppice {
@@ -31,6 +33,15 @@ void read_budgets(TrainOptions& options);
 
 // Reads --teacher-cache-bytes. Throws kInvalidArgument for a stage that has no use for the cache.
 void read_teacher_cache(TrainOptions& options);
+
+// What --gate-kind and --stage come to: updates and tokens of options.repeat, and what a kind other
+// than retention does not take. Throws kInvalidArgument.
+void read_gate_kind(TrainOptions& options);
+
+// What asks for the repetition of a text: the request in the model's chat template around it, or
+// the request alone. `chat` may be null.
+void set_repeat_request(RepeatTraining& repeat, const Tokenizer& tokenizer,
+                        const ChatTemplate* chat);
 
 // The gate of --init-from, or a new one. Throws when it does not fit the model.
 GateWeights first_gate(const TrainOptions& options, const Checkpoint& checkpoint);

@@ -12,6 +12,7 @@ llama-cpp-python's server answers one request after another; it is told not to b
 import http.client
 import json
 import pathlib
+import signal
 import socket
 import statistics
 import subprocess
@@ -59,7 +60,11 @@ class Started:
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(60)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:  # in the middle of a pass
+            self.process.kill()
+            self.process.wait()
 
 
 def stream(port, path, body):
@@ -111,15 +116,15 @@ def chats_client(port, client, args):
     return turns
 
 
-def measure(server, client, work, args):
-    """One round of all clients."""
+def measure(server, client, work, args, clients):
+    """One round of clients, all at once. `work`: tokens of each."""
     begin = time.perf_counter()
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        answers = [turn for turns in pool.map(lambda i: client(server.port, i, args), range(CLIENTS)) for turn in turns]
+    with ThreadPoolExecutor(clients) as pool:
+        answers = [turn for turns in pool.map(lambda i: client(server.port, i, args), range(clients)) for turn in turns]
     seconds = time.perf_counter() - begin
     gaps = sorted(after - before for moments in answers for before, after in zip(moments, moments[1:]))
     waits = sorted(moments[0] for moments in answers)
-    return {"seconds": seconds, "tokens_per_s": work / seconds, "gap_p50_ms": 1e3 * statistics.median(gaps),
+    return {"clients": clients, "seconds": seconds, "tokens_per_s": sum(work[:clients]) / seconds, "gap_p50_ms": 1e3 * statistics.median(gaps),
             "gap_p99_ms": 1e3 * gaps[int(len(gaps) * 0.99)], "first_token_p50_s": statistics.median(waits),
             "first_token_max_s": waits[-1], "longest_gap_ms": 1e3 * gaps[-1], "pieces": sum(map(len, answers))}
 
@@ -129,16 +134,16 @@ def count(server, body):
 
 
 def work_of(server, case, args):
-    """Tokens of one round, as coppice counts them (the vocabularies are the same)."""
-    total = 0
+    """Tokens of each client, as coppice counts them (the vocabularies are the same)."""
+    total = []
     for client in range(CLIENTS):
         if case == "prompts":
-            total += count(server, {"prompt": piece_of_text(client, 0, args.characters)}) + args.new_tokens
+            total.append(count(server, {"prompt": piece_of_text(client, 0, args.characters)}) + args.new_tokens)
         else:
             size = args.history_characters // 12
             text = "".join(piece_of_text(client, i / 6 + more, size) for i in range(6) for more in (0, 0.05))
             history = count(server, {"prompt": text})
-            total += sum(history + turn * (args.turn_tokens + 10) + args.turn_tokens for turn in range(3))
+            total.append(sum(history + turn * (args.turn_tokens + 10) + args.turn_tokens for turn in range(3)))
     return total
 
 
@@ -176,6 +181,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3, help="of `prompts`")
     parser.add_argument("--chat-repeats", type=int, default=1)
+    parser.add_argument("--rival-clients", type=int, default=CLIENTS, help="of the other server: it serves one at a time, so fewer "
+                        "of them take less time at the same tokens per second")
     parser.add_argument("--only", nargs="*", default=["prompts", "chats", "turns"])
     parser.add_argument("--characters", type=int, default=4400, help="of a prompt: about 1,000 tokens")
     parser.add_argument("--history-characters", type=int, default=26400, help="about 6,000 tokens")
@@ -184,6 +191,7 @@ def main():
     parser.add_argument("--out", help="JSON file for all measurements")
     args = parser.parse_args()
     serving.use(args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # servers are stopped on the way out
     rows = {}
     if "turns" in args.only:
         rows["turns"] = [turns(args) for _ in range(3)]
@@ -196,10 +204,13 @@ def main():
         for _ in range(repeats):
             for name, start in (("coppice", ours), ("llama-cpp-python", theirs)):
                 server = start(args, case)
-                if name == "coppice":
-                    work = work_of(server, case, args)
-                rows[case].append({"server": name, "tokens": work, **measure(server, client, work, args)})
-                server.stop()
+                try:
+                    if name == "coppice":
+                        work = work_of(server, case, args)
+                    clients = args.rival_clients if name != "coppice" else CLIENTS
+                    rows[case].append({"server": name, **measure(server, client, work, args, clients)})
+                finally:
+                    server.stop()
                 print(case, json.dumps(rows[case][-1]), flush=True)
         medians = {name: {key: statistics.median(row[key] for row in rows[case] if row["server"] == name)
                           for key in rows[case][0] if key != "server"} for name in ("coppice", "llama-cpp-python")}

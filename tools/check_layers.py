@@ -23,6 +23,7 @@ ALLOWED = {
     "engine": ["models", "attention", "eviction", "processor", "vision"],
     "train": ["models", "attention", "processor"],
     "eval": ["engine"],
+    "study": ["eval"],
     "server": ["engine"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"coppice/([a-z_]+)/', re.MULTILINE)

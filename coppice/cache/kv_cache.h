@@ -8,7 +8,8 @@
 //            keys       [D, 16]   dimension-major: one load is one dimension of 16 entries
 //            values     [16, D]   entry-major
 //            position   [16] int32   index of the token in its sequence, never renumbered
-//            log_beta   [16] float32, <= 0; 0 where the model has no gate
+//            log_beta   [16] float32, of a retention gate <= 0; what gates of another kind say;
+//                       0 where the model has no gate
 //            aux        [16] float32, one number per entry that the policy's scorer keeps; 0 at
 //            first modality   [16] uint8
 //

@@ -105,7 +105,7 @@ Engine::State::State(std::shared_ptr<Model> model_in, const EngineConfig& config
                      TextStreamFactory text_in)
     : model(std::move(model_in)),
       config((check_config(config_in, model->args()), config_in)),
-      has_gate(coppice::has_gate(*model)),
+      gate_kind(model->gate_kind()),
       inv_freq(config.compact_positions ? models::make_rope_table(model->args()).inv_freq()
                                         : at::Tensor()),
       cache(sized_cache(model->args(), config)),
@@ -155,9 +155,7 @@ SequenceContext Engine::State::make_context(const Request& request) const {
 EvictionPolicy Engine::State::make_policy(const Request& request,
                                           const SequenceContext& context) const {
   EvictionPolicy policy(request.eviction.value_or(context.eviction), cache.config());
-  if (policy.needs().gate && !has_gate) {
-    fail_argument("policy {} needs a retention gate, and this model has none", policy.name());
-  }
+  policy.check_gate_kind(gate_kind);
   if (request.session && context.cache_id && !same_policy(policy.config(), context.eviction)) {
     fail_argument("a session keeps its eviction policy ({}); only the budget may change",
                   context.eviction.policy);

@@ -17,10 +17,9 @@ int64_t entries_of(const Engine& engine, RequestId id) {
 }
 
 TEST(EngineBudget, K13_falls_at_once_and_rises_as_the_text_grows) {
-  const std::shared_ptr<Model> model = tiny_model();
   for (const PolicyInfo& info : policies()) {
     if (info.name == "full") continue;
-    Engine engine(model, engine_config(with_budget(info.name, 30)));
+    Engine engine(model_for(info), engine_config(with_budget(info.name, 30)));
     Rng rng(3);
     const RequestId id = engine.submit(greedy_request(random_prompt(rng, 40), 40));
     for (int i = 0; i < 8; ++i) engine.step();

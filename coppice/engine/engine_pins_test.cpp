@@ -70,8 +70,8 @@ std::vector<std::vector<int32_t>> watched(Engine& engine, const std::vector<Requ
 
 // From a budget that holds the sinks and the pins alone up to one that evicts little.
 TEST(EnginePins, survive_every_policy_at_every_budget_batched_and_alone) {
-  const std::shared_ptr<Model> model = tiny_model();
   for (const PolicyInfo& info : policies()) {
+    const std::shared_ptr<Model> model = model_for(info);
     for (const int64_t budget : {11, 12, 20}) {
       const std::vector<Request> requests = some_requests(info.name, budget);
       Engine engine(model, engine_config());

@@ -66,8 +66,8 @@ struct Engine::State {
 
   std::shared_ptr<Model> model;
   EngineConfig config;
-  bool has_gate;
-  at::Tensor inv_freq;  // [D/2] float32, the model's; undefined unless positions compact
+  std::string gate_kind;  // as Model::gate_kind
+  at::Tensor inv_freq;    // [D/2] float32, the model's; undefined unless positions compact
   KvCache cache;
   PagedBackend backend;
   TextStreamFactory text;

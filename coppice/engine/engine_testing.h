@@ -19,6 +19,7 @@
 #include "coppice/loader/gate_checkpoint.h"
 #include "coppice/models/load.h"
 #include "coppice/models/registry.h"
+#include "tests/support/rival_gates.h"
 
 namespace coppice::testing {
 
@@ -59,7 +60,8 @@ inline GateWeights random_gate(const ModelArgs& args) {
   return gate;
 }
 
-inline std::shared_ptr<Model> tiny_model(bool gated = true, const ModelArgs& args = tiny_args()) {
+inline std::shared_ptr<Model> tiny_model(bool gated = true, const ModelArgs& args = tiny_args(),
+                                         std::string_view gate_kind = "retention") {
   torch::NoGradGuard no_grad;
   torch::set_num_threads(1);  // threads cost more than these sizes are worth
   torch::manual_seed(1);
@@ -72,15 +74,27 @@ inline std::shared_ptr<Model> tiny_model(bool gated = true, const ModelArgs& arg
       value.copy_(torch::randn(value.sizes()) * 0.35);
     }
   }
-  if (gated) attach_gate(*model, random_gate(args));
+  if (!gated) return model;
+  attach_gate(*model,
+              gate_kind == "retention"
+                  ? random_gate(args)
+                  : random_rival_gate(gate_kind, {args.num_hidden_layers, args.num_key_value_heads,
+                                                  args.hidden_size, args.num_attention_heads}));
   return model;
+}
+
+// One that a policy can run on: the same weights, with gates of the kind that it reads.
+inline std::shared_ptr<Model> model_for(const PolicyInfo& info) {
+  return tiny_model(true, tiny_args(), info.gate.empty() ? "retention" : info.gate);
 }
 
 // Fails on purpose: for a batch that holds `throw_on`, or with scores that are NaN for a sequence
 // whose newest token is `poison`.
 struct FaultyModel final : Model {
   explicit FaultyModel(std::shared_ptr<Model> inner_in)
-      : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {}
+      : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {
+    set_gate_kind(inner->gate_kind());
+  }
 
   torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override {
     torch::Tensor hidden = inner->forward(batch, backend);

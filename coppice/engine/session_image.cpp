@@ -46,8 +46,7 @@ SessionId Engine::import_session(const SessionImage& image) {
     fail_argument("stored session: {} tokens, of which {} were read", image.tokens.size(),
                   image.cache.tokens_seen);
   const EvictionPolicy policy(image.eviction, state.cache.config());
-  if (policy.needs().gate && !state.has_gate)
-    fail_argument("stored session: policy {} needs a retention gate", policy.name());
+  policy.check_gate_kind(state.gate_kind);
   check_counts(image, policy);
   int64_t needed = 0, spoken_for = state.idle_blocks();
   for (const int64_t length : image.cache.lengths) needed += blocks_for_row(length);

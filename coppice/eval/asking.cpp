@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "coppice/core/error.h"
-#include "coppice/engine/engine.h"
-#include "coppice/models/model.h"
+#include "coppice/eval/eval_engine.h"
 
 namespace coppice {
 namespace {
@@ -59,16 +58,6 @@ class Prompt final {
 
 OrderedJson message(std::string_view role, const std::string& content) {
   return {{"role", role}, {"content", content}};
-}
-
-Engine make_engine(const TextModel& model, const AskingOptions& options, int64_t blocks) {
-  EngineConfig config;
-  config.eviction = options.eviction;
-  config.chunk_tokens = model.base.chunk_tokens;
-  config.kv_dtype = model.base.kv_dtype;
-  config.end_token_ids = model.end_token_ids;
-  config.max_blocks = blocks;
-  return Engine(model.base.model, config, text_streams(*model.tokenizer));
 }
 
 Request greedy(std::vector<int32_t> prompt, int64_t max_tokens) {
@@ -195,19 +184,26 @@ std::vector<AskedPrompt> asked_prompts(const TextModel& model, const Reading& re
 std::vector<Answer> ask_questions(const TextModel& model, const Reading& reading,
                                   const AskingOptions& options) {
   const std::vector<AskedPrompt> prompts = asked_prompts(model, reading, options.asking);
-  const CacheConfig sizes =
-      cache_config(model.base.model->args(), model.base.kv_dtype, c10::Device(c10::kCPU));
-  int64_t blocks =
-      worst_case_blocks(sizes, options.eviction, model.base.chunk_tokens, options.total_tokens);
-  const int64_t bytes_bound = blocks * sizes.block_bytes();
+  EngineConfig config = eval_engine(model.base, options.eviction, options.total_tokens);
+  config.end_token_ids = model.end_token_ids;
   const bool forks = options.asking == Asking::kUnseen && prompts.size() > 1;
-  Engine engine = make_engine(model, options, forks ? 2 * blocks : blocks);
+  const int64_t sequences = forks ? 2 : 1;
+  config.max_blocks *= sequences;
+  Engine engine(model.base.model, config, text_streams(*model.tokenizer));
   std::vector<Answer> answers =
       options.asking == Asking::kInTurn
           ? ask_in_turn(engine, model, reading, prompts.front(), options.answer_tokens)
           : ask_apart(engine, prompts, options.answer_tokens);
-  for (Answer& answer : answers) answer.kv.bytes_bound = bytes_bound;
+  for (Answer& answer : answers) answer.kv.bytes_bound = engine.cache().bytes_bound() / sequences;
   return answers;
+}
+
+Json cache_fields(const KvUsage& usage) {
+  return {{"kept_entries", usage.kept_entries},
+          {"evicted_entries", usage.evicted_entries},
+          {"peak_entries", usage.peak_entries},
+          {"bytes_peak", usage.bytes_peak},
+          {"bytes_bound", usage.bytes_bound}};
 }
 
 }  // namespace coppice

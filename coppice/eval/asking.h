@@ -83,4 +83,7 @@ struct Answer {
 std::vector<Answer> ask_questions(const TextModel& model, const Reading& reading,
                                   const AskingOptions& options);
 
+// What a row says of the cache: entries kept, evicted and at most, bytes at most and their bound.
+Json cache_fields(const KvUsage& usage);
+
 }  // namespace coppice

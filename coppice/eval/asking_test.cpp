@@ -14,15 +14,10 @@ using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 class AskingTest : public ::testing::Test {
  protected:
-  AskingTest() : tokenizer(byte_tokenizer()), chat(kChatmlTemplate) {
-    ModelArgs args = tiny_args();
-    args.vocab_size = kByteVocab;
-    args.max_position_embeddings = 1500;
-    model.base.model = tiny_model(true, args);
-    model.base.chunk_tokens = 64;
-    model.tokenizer = &tokenizer;
-    model.chat = &chat;
-    model.end_token_ids = {kByteEnd};
+  AskingTest()
+      : tokenizer(byte_tokenizer()),
+        chat(kChatmlTemplate),
+        model(byte_text_model(tokenizer, chat, 1500)) {
     reading.passage = "A long story. The cat is called Tom. The end. ";
     for (int i = 0; i < 6; ++i) reading.passage += "And so on, and so on, until the evening. ";
     reading.separator = "\n\nQuestion: ";

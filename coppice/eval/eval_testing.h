@@ -8,6 +8,8 @@
 #include <string>
 
 #include "coppice/core/error.h"
+#include "coppice/engine/engine_testing.h"
+#include "coppice/eval/asking.h"
 #include "coppice/eval/eval_task.h"
 #include "coppice/processor/tokenizer.h"
 
@@ -66,5 +68,36 @@ inline Tokenizer byte_tokenizer() {
   fields.eos_id = kByteEnd;
   return Tokenizer::from_gguf(fields);
 }
+
+// A tiny model over bytes with its text side; `tokenizer` and `chat` must outlive it.
+inline TextModel byte_text_model(const Tokenizer& tokenizer, const ChatTemplate& chat,
+                                 int64_t positions) {
+  ModelArgs args = tiny_args();
+  args.vocab_size = kByteVocab;
+  args.max_position_embeddings = positions;
+  TextModel model;
+  model.base.model = tiny_model(true, args);
+  model.base.chunk_tokens = 64;
+  model.tokenizer = &tokenizer;
+  model.chat = &chat;
+  model.end_token_ids = {kByteEnd};
+  return model;
+}
+
+// A task of which only the names of its rows are asked.
+struct KeysOnly final : EvalTask {
+  explicit KeysOnly(Json key_in) : key(std::move(key_in)) {}
+  std::string_view name() const override { return "keys"; }
+  Json config() const override { return Json::object(); }
+  int64_t items() const override { return 1; }
+  std::vector<Json> keys(int64_t) const override { return {key}; }
+  int64_t tokens(int64_t) const override { return 1; }
+  std::vector<Json> run(int64_t, const EvictionConfig&) override { return {}; }
+  std::vector<std::string> outcome() const override { return {}; }
+  Json summarise(const RowTable&, const std::vector<EvictionConfig>&) const override { return {}; }
+  std::string table(const Json&) const override { return {}; }
+
+  Json key;
+};
 
 }  // namespace coppice::testing

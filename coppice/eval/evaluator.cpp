@@ -57,8 +57,10 @@ std::vector<Work> plan(const EvalTask& task, const std::vector<EvictionConfig>& 
 }
 
 // Throws where nothing can have been evicted and the outcome is not that of the full cache.
-void check_equal(const EvalTask& task, const RowTable& table, const Work& work) {
+void check_equal(const EvalTask& task, const RowTable& table, const Work& work,
+                 const CacheConfig& cache) {
   if (!bounded(work.eviction) || work.eviction.budget_entries < task.tokens(work.item)) return;
+  if (!EvictionPolicy(work.eviction, cache).fills_budget()) return;
   for (const Json& key : task.keys(work.item)) {
     const Json* ours = table.find(key, work.eviction);
     const Json* full = table.find(key, {.policy = "full"});
@@ -96,7 +98,7 @@ Json setting_details(const EvictionConfig& eviction, const CacheConfig& cache) {
                   {"sinks", *config.sinks},
                   {"recent", *config.recent},
                   {"floor", *config.floor}};
-  if (policy.needs().gate) options["lookahead"] = config.lookahead;
+  if (policy.needs().gate == "retention") options["lookahead"] = config.lookahead;
   for (const auto& [name, value] : config.options) options[name] = value;
   return {{"options", options}, {"budget_bytes", policy.budget_total() * cache.entry_bytes()}};
 }
@@ -104,7 +106,7 @@ Json setting_details(const EvictionConfig& eviction, const CacheConfig& cache) {
 std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& policies,
                                           const std::vector<int64_t>& budgets,
                                           const EvictionConfig& base, const CacheConfig& cache,
-                                          bool has_gate) {
+                                          std::string_view gate_kind) {
   EvictionConfig full;
   full.policy = "full";
   std::vector<EvictionConfig> settings = {full};
@@ -118,8 +120,7 @@ std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& polici
       EvictionConfig setting = choice;
       setting.budget_entries = budget;
       const EvictionPolicy policy(setting, cache);
-      if (policy.needs().gate && !has_gate)
-        fail_argument("policy {} needs a retention gate, and this model has none", name);
+      policy.check_gate_kind(gate_kind);
       const Json key = setting_key(setting);
       const bool there = std::ranges::any_of(
           settings, [&](const EvictionConfig& other) { return setting_key(other) == key; });
@@ -189,7 +190,7 @@ RowTable run_evaluation(EvalTask& task, const std::vector<EvictionConfig>& setti
       at.seconds = seconds_since(begin);
       if (progress) progress(at);
     }
-    check_equal(task, table, work);
+    check_equal(task, table, work, cache);
   }
   return table;
 }

@@ -4,13 +4,15 @@
 // The full cache is always there and comes first. So is a budget that nothing exceeds: of the item
 // with the fewest tokens every policy is also run with a budget of as many, unless the grid has
 // one. Wherever a budget is at least an item's tokens, the outcome must be that of the full cache,
-// to the last bit; a difference is an Error (kInternal), for rows already in the file too.
+// to the last bit, but for policies with a threshold; a difference is an Error (kInternal), for
+// rows already in the file too.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coppice/cache/cache_config.h"
@@ -22,11 +24,11 @@ namespace coppice {
 // The full cache, then every policy with every budget; nothing is named twice. A policy is named as
 // in policy_choice.h, so one may stand there with several settings. `base` has what they share:
 // sinks, recent, floor, lookahead and seed. Throws kInvalidArgument and kNotFound as
-// parse_policy_choice and EvictionPolicy, and for a policy that needs a gate where there is none.
+// parse_policy_choice and EvictionPolicy, and for a policy whose kind of gate is not `gate_kind`.
 std::vector<EvictionConfig> eval_settings(const std::vector<std::string>& policies,
                                           const std::vector<int64_t>& budgets,
                                           const EvictionConfig& base, const CacheConfig& cache,
-                                          bool has_gate);
+                                          std::string_view gate_kind);
 
 // {"policy": with its own settings, as policy_choice_name, "budget": entries per head, or null
 // where there is none}

@@ -45,7 +45,7 @@ class FakeTask final : public EvalTask {
 std::vector<EvictionConfig> settings(const std::vector<int64_t>& budgets = {4, 8}) {
   EvictionConfig base;
   base.sinks = 1;
-  return eval_settings({"streaming", "full", "knorm", "streaming"}, budgets, base, kSizes, false);
+  return eval_settings({"streaming", "full", "knorm", "streaming"}, budgets, base, kSizes, "");
 }
 
 std::string content(const std::string& path) {
@@ -68,10 +68,18 @@ TEST(Evaluator, settings_start_with_the_full_cache_and_repeat_nothing) {
                                              R"({"budget":4,"policy":"streaming:sinks=1"})",
                                              R"({"budget":8,"policy":"knorm:sinks=1"})",
                                              R"({"budget":4,"policy":"knorm:sinks=1"})"}));
-  EXPECT_THROW(eval_settings({"lru"}, {8}, {}, kSizes, true), Error);
-  EXPECT_THROW(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, false), Error);
-  EXPECT_EQ(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, true).size(), 2u);
-  EXPECT_THROW(eval_settings({"streaming"}, {0}, {}, kSizes, true), Error);
+  EXPECT_THROW(eval_settings({"lru"}, {8}, {}, kSizes, "retention"), Error);
+  EXPECT_THROW(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, ""), Error);
+  EXPECT_EQ(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, "retention").size(), 2u);
+  EXPECT_THROW(eval_settings({"streaming"}, {0}, {}, kSizes, "retention"), Error);
+}
+
+TEST(Evaluator, a_policy_takes_its_own_kind_of_gate) {
+  for (const char* kind : {"kvzap", "fastkvzip"}) {
+    EXPECT_EQ(eval_settings({kind}, {8}, {}, kSizes, kind).size(), 2u);
+    EXPECT_THROW(eval_settings({kind}, {8}, {}, kSizes, "retention"), Error);
+    EXPECT_THROW(eval_settings({"dbtrimkv"}, {8}, {}, kSizes, kind), Error);
+  }
 }
 
 TEST(Evaluator, rows_stand_for_themselves) {
@@ -109,7 +117,7 @@ TEST(Evaluator, rows_stand_for_themselves) {
 
 TEST(Evaluator, E03_one_policy_may_stand_there_with_several_settings) {
   const auto all = eval_settings({"streaming", "streaming:sinks=0", "streaming:sinks=0"}, {4, 8},
-                                 {}, kSizes, false);
+                                 {}, kSizes, "");
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(setting_key(all[3])["policy"], "streaming:sinks=0");
   EXPECT_EQ(setting_details(all[1], kSizes)["options"]["sinks"], 4);

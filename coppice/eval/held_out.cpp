@@ -5,71 +5,21 @@
 #include <utility>
 
 #include "coppice/core/error.h"
-#include "coppice/core/log.h"
 #include "coppice/eval/evaluator.h"
-#include "coppice/eval/intervals.h"
+#include "coppice/eval/figures.h"
 #include "coppice/eval/perplexity.h"
 #include "coppice/models/model.h"
 
 namespace coppice {
-namespace {
-
-// Of those at least `context` long, `wanted` spread evenly; all of them for 0.
-std::vector<std::size_t> choose(const std::vector<EvalDocument>& documents, int64_t context,
-                                int64_t wanted) {
-  std::vector<std::size_t> fit;
-  int64_t longest = 0;
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(documents[i].tokens.size());
-    longest = std::max(longest, tokens);
-    if (tokens >= context) fit.push_back(i);
-  }
-  if (fit.empty())
-    fail_argument("held-out text: no document has {} tokens, the longest has {}", context, longest);
-  const auto have = static_cast<int64_t>(fit.size());
-  if (wanted == 0 || wanted == have) return fit;
-  if (wanted > have) {
-    log_warning("held-out text: {} documents have {} tokens, {} were asked for", have, context,
-                wanted);
-    return fit;
-  }
-  std::vector<std::size_t> chosen;
-  for (int64_t k = 0; k < wanted; ++k)
-    chosen.push_back(fit[static_cast<std::size_t>((2 * k + 1) * have / (2 * wanted))]);
-  return chosen;
-}
-
-struct Paired {
-  double nll = 0.0;
-  double full_nll = 0.0;
-  double tokens = 0.0;
-};
-
-}  // namespace
-
 HeldOutTask::HeldOutTask(const EvalModel& model, std::vector<EvalDocument> documents,
                          const HeldOutOptions& options)
     : model_(model), documents_(std::move(documents)), options_(options) {
-  if (options.documents < 0)
-    fail_argument("held-out text: expected at least 1 document, got {}", options.documents);
-  std::ranges::sort(options_.contexts);
-  const auto repeated = std::ranges::unique(options_.contexts);
-  options_.contexts.erase(repeated.begin(), repeated.end());
   const int64_t range = model.model->args().max_position_embeddings;
-  std::vector<std::vector<std::size_t>> chosen;
-  std::size_t most = 0;
-  for (const int64_t context : options_.contexts) {
-    if (context < 4) fail_argument("held-out text: a context of {} tokens is too short", context);
+  for (const int64_t context : options_.contexts)
     if (context > range)
       fail(ErrorCode::kCapacity,
            "held-out text: a context of {} tokens passes the model's {} positions", context, range);
-    chosen.push_back(choose(documents_, context, options_.documents));
-    most = std::max(most, chosen.back().size());
-  }
-  // All contexts in turn, so that a run that is ended early has something of each.
-  for (std::size_t k = 0; k < most; ++k)
-    for (std::size_t c = 0; c < chosen.size(); ++c)
-      if (k < chosen[c].size()) items_.push_back({chosen[c][k], options_.contexts[c]});
+  items_ = choose_parts("held-out text", documents_, options_.contexts, options_.documents);
 }
 
 std::vector<Json> HeldOutTask::keys(int64_t item) const {
@@ -101,7 +51,8 @@ std::vector<Json> HeldOutTask::run(int64_t item, const EvictionConfig& eviction)
 
 Json HeldOutTask::summary_of(const RowTable& rows, int64_t context,
                              const EvictionConfig& eviction) const {
-  std::vector<Paired> pairs;
+  Quotient difference;  // of NLLs, per token
+  double nll = 0.0, full_nll = 0.0, tokens = 0.0;
   int64_t bytes = 0;
   for (int64_t item = 0; item < items(); ++item) {
     if (at(item).context != context) continue;
@@ -109,49 +60,36 @@ Json HeldOutTask::summary_of(const RowTable& rows, int64_t context,
     const Json* ours = rows.find(key, eviction);
     const Json* full = rows.find(key, {.policy = "full"});
     if (ours == nullptr || full == nullptr) continue;
-    pairs.push_back({ours->at("nll"), full->at("nll"), ours->at("scored_tokens")});
+    const double mine = ours->at("nll"), theirs = full->at("nll"), of = ours->at("scored_tokens");
+    difference.add(mine - theirs, of);
+    nll += mine;
+    full_nll += theirs;
+    tokens += of;
     bytes = std::max(bytes, ours->at("bytes_peak").get<int64_t>());
   }
-  if (pairs.empty()) return Json();
+  if (difference.items() == 0) return Json();
   const auto ratio = [&](std::span<const int64_t> weights) {
-    double difference = 0.0, tokens = 0.0;
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
-      difference += weight * (pairs[i].nll - pairs[i].full_nll);
-      tokens += weight * pairs[i].tokens;
-    }
-    return std::exp(difference / tokens);
+    return std::exp(difference.value(weights));
   };
-  Paired all;
-  for (const Paired& pair : pairs) {
-    all.nll += pair.nll;
-    all.full_nll += pair.full_nll;
-    all.tokens += pair.tokens;
-  }
   const auto interval =
-      bootstrap_interval(static_cast<int64_t>(pairs.size()), ratio, {.seed = options_.seed});
+      bootstrap_interval(static_cast<int64_t>(difference.items()), ratio, {.seed = options_.seed});
   Json summary = setting_key(eviction);
   summary["context"] = context;
-  summary["documents"] = pairs.size();
-  summary["scored_tokens"] = all.tokens;
-  summary["perplexity"] = std::exp(all.nll / all.tokens);
-  summary["full_perplexity"] = std::exp(all.full_nll / all.tokens);
+  summary["documents"] = difference.items();
+  summary["scored_tokens"] = tokens;
+  summary["perplexity"] = std::exp(nll / tokens);
+  summary["full_perplexity"] = std::exp(full_nll / tokens);
   summary["ratio"] = ratio({});
-  summary["ratio_interval"] = interval ? Json{interval->low, interval->high} : Json();
+  summary["ratio_interval"] = interval_json(interval);
   summary["bytes_peak"] = bytes;
   return summary;
 }
 
 Json HeldOutTask::summarise(const RowTable& rows,
                             const std::vector<EvictionConfig>& settings) const {
-  Json all = Json::array();
-  for (const int64_t context : options_.contexts) {
-    for (const EvictionConfig& eviction : settings) {
-      Json summary = summary_of(rows, context, eviction);
-      if (!summary.is_null()) all.push_back(std::move(summary));
-    }
-  }
-  return all;
+  return summarise_by_context(
+      options_.contexts, settings,
+      [&](int64_t context, const auto& eviction) { return summary_of(rows, context, eviction); });
 }
 
 std::string HeldOutTask::table(const Json& summary) const {
@@ -159,16 +97,11 @@ std::string HeldOutTask::table(const Json& summary) const {
       fmt::format("{:>7}  {:<12} {:>7}  {:>9}  {:>10}  {:>7}  {}\n", "context", "policy", "budget",
                   "documents", "perplexity", "/ full", "95 % interval");
   for (const Json& row : summary) {
-    const Json& interval = row["ratio_interval"];
-    text +=
-        fmt::format("{:>7}  {:<12} {:>7}  {:>9}  {:>10.4f}  {:>7.4f}  {}\n",
-                    row["context"].get<int64_t>(), row["policy"].get<std::string>(),
-                    row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
-                    row["documents"].get<int64_t>(), row["perplexity"].get<double>(),
-                    row["ratio"].get<double>(),
-                    interval.is_null() ? "-"
-                                       : fmt::format("{:.4f} to {:.4f}", interval[0].get<double>(),
-                                                     interval[1].get<double>()));
+    text += fmt::format("{:>7}  {:<12} {:>7}  {:>9}  {:>10.4f}  {:>7.4f}  {}\n",
+                        row["context"].get<int64_t>(), row["policy"].get<std::string>(),
+                        budget_text(row), row["documents"].get<int64_t>(),
+                        row["perplexity"].get<double>(), row["ratio"].get<double>(),
+                        interval_text(row["ratio_interval"], 4));
   }
   return text;
 }

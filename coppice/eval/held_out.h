@@ -10,16 +10,10 @@
 // bootstrap over documents.
 #pragma once
 
+#include "coppice/eval/eval_documents.h"
 #include "coppice/eval/eval_task.h"
 
 namespace coppice {
-
-struct EvalDocument {
-  int64_t number = 0;  // in its file, from 0
-  std::string id;      // for people, as is the source
-  std::string source;
-  std::vector<int32_t> tokens;
-};
 
 struct HeldOutOptions {
   std::vector<int64_t> contexts = {2048};
@@ -46,17 +40,13 @@ class HeldOutTask final : public EvalTask {
   std::string table(const Json& summary) const override;
 
  private:
-  struct Item {
-    std::size_t document;
-    int64_t context;
-  };
-  const Item& at(int64_t item) const { return items_.at(static_cast<std::size_t>(item)); }
+  const DocumentPart& at(int64_t item) const { return items_.at(static_cast<std::size_t>(item)); }
   Json summary_of(const RowTable& rows, int64_t context, const EvictionConfig& eviction) const;
 
   EvalModel model_;
   std::vector<EvalDocument> documents_;
   HeldOutOptions options_;
-  std::vector<Item> items_;
+  std::vector<DocumentPart> items_;
 };
 
 }  // namespace coppice

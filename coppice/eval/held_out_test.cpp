@@ -70,10 +70,9 @@ TEST(HeldOut, K15_rows_and_summary_agree_with_perplexity) {
   const EvalModel model = eval_model();
   const auto all = documents({60, 80, 70});
   HeldOutTask task(model, all, {.contexts = {60}, .seed = 4});
-  std::vector<std::string> names;
-  for (const PolicyInfo& info : policies()) names.push_back(info.name);
+  const std::vector<std::string> names = policies_for("retention");
   const std::vector<EvictionConfig> settings =
-      eval_settings(names, {12, 60}, {}, sizes_of(model), true);
+      eval_settings(names, {12, 60}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   // That a budget of 60 equals the full cache is checked in here.
@@ -116,7 +115,7 @@ TEST(HeldOut, K15_rows_and_summary_agree_with_perplexity) {
 TEST(HeldOut, one_document_has_no_interval) {
   const EvalModel model = eval_model();
   HeldOutTask task(model, documents({40}), {.contexts = {40}});
-  const auto settings = eval_settings({"streaming"}, {8}, {}, sizes_of(model), true);
+  const auto settings = eval_settings({"streaming"}, {8}, {}, sizes_of(model), "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(task, settings, sizes_of(model), Json::object(), file);

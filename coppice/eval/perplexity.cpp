@@ -82,9 +82,7 @@ class Evaluation final {
         cache_(sized_cache(model, options)),
         backend_(cache_),
         policy_(options.eviction, cache_.config()) {
-    if (policy_.needs().gate && !has_gate(model)) {
-      fail_argument("policy {} needs a retention gate, and this model has none", policy_.name());
-    }
+    policy_.check_gate_kind(model.gate_kind());
   }
 
   // -> sum of -log p over the scored half.

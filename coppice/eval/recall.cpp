@@ -193,12 +193,8 @@ std::vector<Json> RecallTask::run(int64_t item, const EvictionConfig& eviction) 
                         {"question", question.needle.question},
                         {"expected", question.needle.answers.front()},
                         {"answer", answer.text},
-                        {"correct", contains_answer(answer.text, question.needle.answers)},
-                        {"kept_entries", answer.kv.kept_entries},
-                        {"evicted_entries", answer.kv.evicted_entries},
-                        {"peak_entries", answer.kv.peak_entries},
-                        {"bytes_peak", answer.kv.bytes_peak},
-                        {"bytes_bound", answer.kv.bytes_bound}});
+                        {"correct", contains_answer(answer.text, question.needle.answers)}});
+    rows.back().update(cache_fields(answer.kv));
   }
   return rows;
 }

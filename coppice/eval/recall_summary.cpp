@@ -7,7 +7,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/eval/evaluator.h"
-#include "coppice/eval/intervals.h"
+#include "coppice/eval/figures.h"
 
 namespace coppice {
 namespace {
@@ -39,24 +39,12 @@ struct Group {
     }
   }
 
-  Json ratio(uint64_t seed, Json& interval) const {
-    interval = Json();
-    if (full_correct == 0) return Json();
-    std::vector<Text> list;
-    for (const auto& [number, text] : texts) list.push_back(text);
-    const auto found =
-        bootstrap_interval(static_cast<int64_t>(list.size()),
-                           [&list](std::span<const int64_t> weights) {
-                             double ours = 0.0, theirs = 0.0;
-                             for (std::size_t i = 0; i < list.size(); ++i) {
-                               ours += static_cast<double>(weights[i] * list[i].correct);
-                               theirs += static_cast<double>(weights[i] * list[i].full_correct);
-                             }
-                             return ours / theirs;
-                           },
-                           {.seed = seed});
-    if (found) interval = Json{found->low, found->high};
-    return static_cast<double>(correct) / static_cast<double>(full_correct);
+  // Right answers over the full cache's, by text.
+  Quotient ratio() const {
+    Quotient ratio;
+    for (const auto& [number, text] : texts)
+      ratio.add(static_cast<double>(text.correct), static_cast<double>(text.full_correct));
+    return ratio;
   }
 };
 
@@ -77,17 +65,15 @@ Json summary_of(const Group& group, const EvictionConfig& eviction, const std::s
   summary["texts"] = group.texts.size();
   summary["correct"] = group.correct;
   summary["accuracy"] = static_cast<double>(group.correct) / trials;
-  summary["accuracy_interval"] = {wilson.low, wilson.high};
+  summary["accuracy_interval"] = interval_json(wilson);
   summary["full_accuracy"] = static_cast<double>(group.full_correct) / trials;
-  summary["ratio"] = group.ratio(seed, summary["ratio_interval"]);
+  const Quotient ratio = group.ratio();
+  const bool any = group.full_correct > 0;
+  summary["ratio"] = any ? Json(ratio.value()) : Json();
+  summary["ratio_interval"] = any ? interval_json(ratio.interval(seed)) : Json();
   summary["by_kind"] = counts(group.by_kind);
   summary["by_depth"] = counts(group.by_depth);
   return summary;
-}
-
-std::string interval_text(const Json& interval) {
-  if (interval.is_null()) return "-";
-  return fmt::format("{:.3f} to {:.3f}", interval[0].get<double>(), interval[1].get<double>());
 }
 
 }  // namespace
@@ -133,8 +119,7 @@ std::string recall_table(const Json& summary) {
         "{:<7} {:>6}  {:<24} {:>7}  {:>9}  {:>8.3f}  {:<14}  {:>6}  {}\n",
         row["asked"].get<std::string>(),
         row["length"].is_null() ? "all" : fmt::format("{}", row["length"].get<int64_t>()),
-        row["policy"].get<std::string>(),
-        row["budget"].is_null() ? "-" : fmt::format("{}", row["budget"].get<int64_t>()),
+        row["policy"].get<std::string>(), budget_text(row),
         fmt::format("{} of {}", row["correct"].get<int64_t>(), row["trials"].get<int64_t>()),
         row["accuracy"].get<double>(), interval_text(row["accuracy_interval"]),
         row["ratio"].is_null() ? "-" : fmt::format("{:.3f}", row["ratio"].get<double>()),

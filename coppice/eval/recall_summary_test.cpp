@@ -2,25 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "coppice/eval/eval_testing.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/eval/intervals.h"
 
 namespace coppice {
 namespace {
 
-struct KeysOnly final : EvalTask {
-  std::string_view name() const override { return "keys"; }
-  Json config() const override { return Json::object(); }
-  int64_t items() const override { return 1; }
-  std::vector<Json> keys(int64_t) const override {
-    return {Json{{"length", 0}, {"asked", "unseen"}, {"trial", 0}}};
-  }
-  int64_t tokens(int64_t) const override { return 1; }
-  std::vector<Json> run(int64_t, const EvictionConfig&) override { return {}; }
-  std::vector<std::string> outcome() const override { return {}; }
-  Json summarise(const RowTable&, const std::vector<EvictionConfig>&) const override { return {}; }
-  std::string table(const Json&) const override { return {}; }
-};
+using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 const std::vector<EvictionConfig> kSettings = {{.policy = "full"},
                                                {.policy = "streaming", .budget_entries = 8}};
@@ -41,7 +30,7 @@ void add(RowTable& rows, int64_t length, int64_t trial, const std::string& kind,
 }
 
 TEST(RecallSummary, by_hand) {
-  RowTable rows(KeysOnly(), {});
+  RowTable rows(KeysOnly(Json{{"length", 0}, {"asked", "unseen"}, {"trial", 0}}), {});
   add(rows, 100, 0, "figure", 0.05, {true, true});
   add(rows, 100, 1, "colour", 0.55, {true, false});
   add(rows, 100, 2, "figure", 0.99, {true, false});
@@ -77,7 +66,7 @@ TEST(RecallSummary, by_hand) {
 }
 
 TEST(RecallSummary, no_ratio_to_a_full_cache_that_knows_nothing) {
-  RowTable rows(KeysOnly(), {});
+  RowTable rows(KeysOnly(Json{{"length", 0}, {"asked", "unseen"}, {"trial", 0}}), {});
   for (int64_t trial = 0; trial < 3; ++trial) add(rows, 100, trial, "figure", 0.5, {false, true});
   std::vector<Json> keys;
   for (int64_t trial = 0; trial < 3; ++trial)

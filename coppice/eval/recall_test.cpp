@@ -20,16 +20,11 @@ constexpr int64_t kLong = 1400;
 
 class RecallTest : public ::testing::Test {
  protected:
-  RecallTest() : tokenizer(byte_tokenizer()), chat(kChatmlTemplate) {
-    ModelArgs args = tiny_args();
-    args.vocab_size = kByteVocab;
-    args.max_position_embeddings = 2000;
-    model.base.model = tiny_model(true, args);
+  RecallTest()
+      : tokenizer(byte_tokenizer()),
+        chat(kChatmlTemplate),
+        model(byte_text_model(tokenizer, chat, 2000)) {
     model.base.kv_dtype = at::kFloat;
-    model.base.chunk_tokens = 64;
-    model.tokenizer = &tokenizer;
-    model.chat = &chat;
-    model.end_token_ids = {kByteEnd};
     std::string text;
     for (int i = 0; i < 200; ++i) text += fmt::format("Sentence {} of a long story. ", i);
     passages = {text};
@@ -113,7 +108,8 @@ TEST_F(RecallTest, K15_rows_tell_all_and_a_budget_that_holds_all_changes_no_answ
   RecallTask two = task({.lengths = {600, 1000}, .trials = 4, .questions = 2, .answer_tokens = 6});
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"dbtrimkv", "streaming"}, {24, 2000}, {}, sizes, true);
+  const auto settings =
+      eval_settings({"dbtrimkv", "streaming"}, {24, 2000}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(two, settings, sizes, Json::object(), file);
@@ -167,7 +163,7 @@ TEST_F(RecallTest, K15_each_way_to_ask_is_a_column_of_its_own) {
   ASSERT_EQ(all.items(), 3);
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"streaming"}, {32}, {}, sizes, true);
+  const auto settings = eval_settings({"streaming"}, {32}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(all, settings, sizes, Json::object(), file);

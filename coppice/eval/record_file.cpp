@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "coppice/core/error.h"
+#include "coppice/core/mapped_file.h"
 
 namespace coppice {
 namespace {
@@ -64,6 +65,20 @@ Json config_of(std::string_view line, const std::string& path) {
   return Json();
 }
 
+// The lines after the first of a text that ends in a line break.
+std::vector<Json> parse_rows(std::string_view text, const std::string& path) {
+  std::vector<Json> rows;
+  int64_t line = 1;
+  for (std::size_t at = text.find('\n') + 1; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    Json row = parse_json(text.substr(at, end - at), fmt::format("{}:{}", path, ++line));
+    if (!row.is_object()) fail_argument("{}:{}: expected a JSON object", path, line);
+    rows.push_back(std::move(row));
+    at = end + 1;
+  }
+  return rows;
+}
+
 }  // namespace
 
 RecordFile RecordFile::open(const std::string& path, const Json& config, bool restart) {
@@ -75,6 +90,16 @@ RecordFile RecordFile::open(const std::string& path, const Json& config, bool re
     fail_argument("{}: another evaluation is writing to it", path);
   file.load(config, restart);
   return file;
+}
+
+std::vector<Json> RecordFile::read(const std::string& path) {
+  const std::string text = read_text_file(path);
+  const std::size_t last = text.rfind('\n');
+  const std::string_view whole =
+      std::string_view(text).substr(0, last == std::string::npos ? 0 : last + 1);
+  if (whole.empty() || config_of(whole.substr(0, whole.find('\n')), path).is_null())
+    fail_argument("{}: is no file of evaluation results", path);
+  return parse_rows(whole, path);
 }
 
 void RecordFile::load(const Json& config, bool restart) {
@@ -100,15 +125,7 @@ void RecordFile::load(const Json& config, bool restart) {
     return;
   }
   bytes_ = static_cast<int64_t>(text.rfind('\n')) + 1;
-  int64_t line = 1;
-  for (std::size_t at = first + 1; at < static_cast<std::size_t>(bytes_);) {
-    const std::size_t end = text.find('\n', at);
-    Json row = parse_json(std::string_view(text).substr(at, end - at),
-                          fmt::format("{}:{}", path_, ++line));
-    if (!row.is_object()) fail_argument("{}:{}: expected a JSON object", path_, line);
-    rows_.push_back(std::move(row));
-    at = end + 1;
-  }
+  rows_ = parse_rows(std::string_view(text).substr(0, static_cast<std::size_t>(bytes_)), path_);
   if (::ftruncate(fd_, bytes_) != 0)
     fail_argument("cannot write {}: {}", path_, std::strerror(errno));
 }

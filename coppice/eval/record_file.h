@@ -24,6 +24,9 @@ class RecordFile final {
   // use, or a line that is no JSON object; kNotFound when it cannot be opened. A refused file is as
   // it was.
   static RecordFile open(const std::string& path, const Json& config, bool restart = false);
+  // The whole rows of a file of results, whatever its configuration, without a lock: a line that is
+  // being written is left out. Throws kInvalidArgument as open() and kNotFound.
+  static std::vector<Json> read(const std::string& path);
   RecordFile(RecordFile&& other) noexcept;
   RecordFile& operator=(RecordFile&& other) noexcept;
   ~RecordFile();

@@ -141,16 +141,13 @@ std::vector<Json> RulerTask::run(int64_t item, const EvictionConfig& eviction) {
                                        .answer_tokens = ruler_answer_tokens(which.kind),
                                        .total_tokens = tokens(item)})
                             .front();
-  return {Json{{"tokens", answer.prompt_tokens},
-               {"question", prompt.reading.questions.front().text},
-               {"expected", fmt::format("{}", fmt::join(prompt.references, " "))},
-               {"answer", answer.text},
-               {"score", ruler_score(answer.text, prompt.references)},
-               {"kept_entries", answer.kv.kept_entries},
-               {"evicted_entries", answer.kv.evicted_entries},
-               {"peak_entries", answer.kv.peak_entries},
-               {"bytes_peak", answer.kv.bytes_peak},
-               {"bytes_bound", answer.kv.bytes_bound}}};
+  Json row = {{"tokens", answer.prompt_tokens},
+              {"question", prompt.reading.questions.front().text},
+              {"expected", fmt::format("{}", fmt::join(prompt.references, " "))},
+              {"answer", answer.text},
+              {"score", ruler_score(answer.text, prompt.references)}};
+  row.update(cache_fields(answer.kv));
+  return {row};
 }
 
 Json RulerTask::summarise(const RowTable& rows, const std::vector<EvictionConfig>& settings) const {

@@ -19,15 +19,10 @@ using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 class RulerTest : public ::testing::Test {
  protected:
-  RulerTest() : tokenizer(byte_tokenizer()), chat(kChatmlTemplate) {
-    ModelArgs args = tiny_args();
-    args.vocab_size = kByteVocab;
-    args.max_position_embeddings = 9000;
-    model.base.model = tiny_model(true, args);
-    model.base.chunk_tokens = 64;
-    model.tokenizer = &tokenizer;
-    model.chat = &chat;
-    model.end_token_ids = {kByteEnd};
+  RulerTest()
+      : tokenizer(byte_tokenizer()),
+        chat(kChatmlTemplate),
+        model(byte_text_model(tokenizer, chat, 9000)) {
     std::string text;
     for (int i = 0; i < 400; ++i) {
       std::string word;
@@ -179,7 +174,7 @@ TEST_F(RulerTest, K15_a_grid_is_run_and_summed_up) {
   ASSERT_EQ(small.items(), 8);
   const CacheConfig sizes =
       cache_config(model.base.model->args(), at::kFloat, c10::Device(c10::kCPU));
-  const auto settings = eval_settings({"streaming"}, {24, 1000}, {}, sizes, true);
+  const auto settings = eval_settings({"streaming"}, {24, 1000}, {}, sizes, "retention");
   const ScratchFile scratch;
   RecordFile file = RecordFile::open(scratch.path(), Json::object());
   const RowTable rows = run_evaluation(small, settings, sizes, Json::object(), file);

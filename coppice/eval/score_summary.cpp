@@ -1,63 +1,40 @@
 #include "coppice/eval/score_summary.h"
 
 #include <algorithm>
-#include <span>
+#include <vector>
 
 #include "coppice/core/error.h"
 #include "coppice/eval/evaluator.h"
-#include "coppice/eval/intervals.h"
+#include "coppice/eval/figures.h"
 
 namespace coppice {
 namespace {
 
-struct Scores {
-  std::vector<double> ours, full;
+double mean_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
 
-  static double mean(const std::vector<double>& values) {
-    double sum = 0.0;
-    for (const double value : values) sum += value;
-    return sum / static_cast<double>(values.size());
-  }
-
-  Json ratio_interval(uint64_t seed) const {
-    const auto found = bootstrap_interval(static_cast<int64_t>(ours.size()),
-                                          [this](std::span<const int64_t> weights) {
-                                            double mine = 0.0, theirs = 0.0;
-                                            for (std::size_t i = 0; i < ours.size(); ++i) {
-                                              const auto weight = static_cast<double>(weights[i]);
-                                              mine += weight * ours[i];
-                                              theirs += weight * full[i];
-                                            }
-                                            return mine / theirs;
-                                          },
-                                          {.seed = seed});
-    return found ? Json{found->low, found->high} : Json();
-  }
-};
-
-Json summary_of(const Scores& scores, const EvictionConfig& eviction, const Json& group,
+// scores: ours over the full cache's.
+Json summary_of(const Quotient& scores, const EvictionConfig& eviction, const Json& group,
                 uint64_t seed) {
-  const double mean = Scores::mean(scores.ours), full = Scores::mean(scores.full);
-  const Interval wilson = wilson_interval_of_mean(mean, static_cast<int64_t>(scores.ours.size()));
+  const double mean = mean_of(scores.over), full = mean_of(scores.under);
+  const Interval wilson = wilson_interval_of_mean(mean, static_cast<int64_t>(scores.items()));
   Json summary = setting_key(eviction);
   summary.update(group);
-  summary["trials"] = scores.ours.size();
+  summary["trials"] = scores.items();
   summary["mean"] = mean;
-  summary["mean_interval"] = {wilson.low, wilson.high};
+  summary["mean_interval"] = interval_json(wilson);
   summary["full_mean"] = full;
   summary["ratio"] = full > 0.0 ? Json(mean / full) : Json();
-  summary["ratio_interval"] = full > 0.0 ? scores.ratio_interval(seed) : Json();
+  summary["ratio_interval"] = full > 0.0 ? interval_json(scores.interval(seed)) : Json();
   return summary;
 }
 
 std::string text_of(const Json& value) {
   if (value.is_null()) return "-";
   return value.is_string() ? value.get<std::string>() : dump_json(value);
-}
-
-std::string interval_text(const Json& interval) {
-  if (interval.is_null()) return "-";
-  return fmt::format("{:.3f} to {:.3f}", interval[0].get<double>(), interval[1].get<double>());
 }
 
 }  // namespace
@@ -79,16 +56,14 @@ Json score_summary(const RowTable& rows, const std::vector<EvictionConfig>& sett
   Json all = Json::array();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const EvictionConfig& eviction : settings) {
-      Scores scores;
+      Quotient scores;
       for (const Json* key : members[g]) {
         const Json* ours = rows.find(*key, eviction);
         const Json* full = rows.find(*key, {.policy = "full"});
         if (ours == nullptr || full == nullptr) continue;
-        scores.ours.push_back(ours->at(grouping.score).get<double>());
-        scores.full.push_back(full->at(grouping.score).get<double>());
+        scores.add(ours->at(grouping.score).get<double>(), full->at(grouping.score).get<double>());
       }
-      if (!scores.ours.empty())
-        all.push_back(summary_of(scores, eviction, groups[g], grouping.seed));
+      if (scores.items() > 0) all.push_back(summary_of(scores, eviction, groups[g], grouping.seed));
     }
   }
   return all;
@@ -103,7 +78,7 @@ std::string score_table(const Json& summary, const std::vector<std::string>& fie
     for (const std::string& field : fields) text += fmt::format("{:<18} ", text_of(row.at(field)));
     text += fmt::format(
         "{:<24} {:>7}  {:>6}  {:>6.3f}  {:<14}  {:>6}  {}\n", row.at("policy").get<std::string>(),
-        text_of(row.at("budget")), row.at("trials").get<int64_t>(), row.at("mean").get<double>(),
+        budget_text(row), row.at("trials").get<int64_t>(), row.at("mean").get<double>(),
         interval_text(row.at("mean_interval")),
         row.at("ratio").is_null() ? "-" : fmt::format("{:.3f}", row.at("ratio").get<double>()),
         interval_text(row.at("ratio_interval")));

@@ -2,29 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include "coppice/eval/eval_testing.h"
 #include "coppice/eval/evaluator.h"
 #include "coppice/eval/intervals.h"
 
 namespace coppice {
 namespace {
 
-struct KeysOnly final : EvalTask {
-  std::string_view name() const override { return "keys"; }
-  Json config() const override { return Json::object(); }
-  int64_t items() const override { return 1; }
-  std::vector<Json> keys(int64_t) const override { return {Json{{"kind", ""}, {"trial", 0}}}; }
-  int64_t tokens(int64_t) const override { return 1; }
-  std::vector<Json> run(int64_t, const EvictionConfig&) override { return {}; }
-  std::vector<std::string> outcome() const override { return {}; }
-  Json summarise(const RowTable&, const std::vector<EvictionConfig>&) const override { return {}; }
-  std::string table(const Json&) const override { return {}; }
-};
+using namespace coppice::testing;  // NOLINT: helpers of these tests
 
 const std::vector<EvictionConfig> kSettings = {{.policy = "full"},
                                                {.policy = "streaming", .budget_entries = 8}};
 
 TEST(ScoreSummary, by_hand) {
-  RowTable rows(KeysOnly(), {});
+  RowTable rows(KeysOnly(Json{{"kind", ""}, {"trial", 0}}), {});
   std::vector<Json> keys;
   const auto add = [&](const char* kind, int64_t trial, double full, double ours) {
     keys.push_back(Json{{"kind", kind}, {"trial", trial}});
@@ -57,7 +48,7 @@ TEST(ScoreSummary, by_hand) {
 }
 
 TEST(ScoreSummary, what_is_not_there_yet_is_left_out) {
-  RowTable rows(KeysOnly(), {});
+  RowTable rows(KeysOnly(Json{{"kind", ""}, {"trial", 0}}), {});
   EXPECT_TRUE(
       score_summary(rows, kSettings, {Json{{"kind", "a"}, {"trial", 0}}}, {.fields = {"kind"}})
           .empty());

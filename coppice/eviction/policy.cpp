@@ -73,8 +73,8 @@ std::unique_ptr<Scorer> resolve(EvictionConfig& config, const CacheConfig& cache
                   *config.sinks, *config.recent, *config.floor, config.buffer);
   if (config.lookahead < 1 || config.lookahead > kMaxLookahead)
     fail_argument("eviction: lookahead must be 1 to {}, got {}", kMaxLookahead, config.lookahead);
-  if (config.parity_reference && !info.needs_gate)
-    fail_argument("eviction: parity with the reference is for gated policies, not for {}",
+  if (config.parity_reference && info.gate != "retention")
+    fail_argument("eviction: parity with the reference is for retention gates, not for {}",
                   config.policy);
   if (config.buffer > 0 && !config.parity_reference)
     fail_argument("eviction: a buffer of {} needs parity with the reference", config.buffer);
@@ -90,6 +90,13 @@ EvictionPolicy::EvictionPolicy(const EvictionConfig& config, const CacheConfig& 
       num_kv_heads_(cache.num_kv_heads),
       scorer_(resolve(config_, cache)),
       memories_(static_cast<std::size_t>(cache.num_rows())) {}
+
+void EvictionPolicy::check_gate_kind(std::string_view kind) const {
+  const std::string_view wanted = needs().gate;
+  if (wanted.empty() || wanted == kind) return;
+  fail_argument("policy {} needs a {} gate, and this model has {}", name(), wanted,
+                kind.empty() ? "none" : fmt::format("a {} gate", kind));
+}
 
 int64_t EvictionPolicy::budget_total() const {
   return bounded() ? config_.budget_entries * num_layers_ * num_kv_heads_
@@ -117,7 +124,7 @@ int64_t EvictionPolicy::evict(KvCache& cache, SequenceId sequence) {
   const int64_t group = scope() == Scope::kHead    ? 1
                         : scope() == Scope::kLayer ? num_kv_heads_
                                                    : count;
-  if (!any_over_trigger(rows, group)) return 0;
+  if (fills_budget() && !any_over_trigger(rows, group)) return 0;
   if (needs().rescored) scorer_->judge(SequenceView(cache, sequence), *config_.sinks);
   // The pools themselves on the CPU.
   position_pool_ = cache.positions().cpu();
@@ -140,14 +147,22 @@ bool EvictionPolicy::any_over_trigger(std::span<const BlockTable> rows, int64_t 
   return false;
 }
 
+// Entries that have to go, of the rows of a group.
+int64_t EvictionPolicy::surplus_of(const Contest& contest, std::span<const BlockTable> rows,
+                                   int64_t first_row) {
+  const auto count = static_cast<int64_t>(rows.size());
+  int64_t entries = 0;
+  for (const BlockTable& row : rows) entries += row.length;
+  const int64_t over = over_trigger(entries, count) ? entries - config_.budget_entries * count : 0;
+  if (fills_budget()) return over;
+  return std::max(over, selector_.count_below(contest, rows, *scorer_->threshold(),
+                                              memories_[static_cast<std::size_t>(first_row)]));
+}
+
 int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t first_row,
                                     int64_t count) {
   const auto rows = cache.rows(sequence).subspan(static_cast<std::size_t>(first_row),
                                                  static_cast<std::size_t>(count));
-  int64_t entries = 0;
-  for (const BlockTable& row : rows) entries += row.length;
-  if (!over_trigger(entries, count)) return 0;
-  const int64_t surplus = entries - config_.budget_entries * count;
   const Contest contest{.positions = position_pool_.const_data_ptr<int32_t>(),
                         .log_betas = log_beta_pool_.const_data_ptr<float>(),
                         .aux = aux_pool_.const_data_ptr<float>(),
@@ -157,6 +172,8 @@ int64_t EvictionPolicy::evict_group(KvCache& cache, SequenceId sequence, int64_t
                         .recent = *config_.recent,
                         .pins = config_.pins,
                         .floor = *config_.floor};
+  const int64_t surplus = surplus_of(contest, rows, first_row);
+  if (surplus == 0) return 0;
   drops_.clear();
   planned_.clear();
   if (scorer_->plans()) {

@@ -7,11 +7,13 @@
 //      those of pinned positions;
 //   2. then what brings a row to `floor` entries (protected ones counted): its best;
 //   3. then the best of all the rest.
+// A scorer with a threshold (KVzap's) lets entries below it go that 1 and 2 do not keep, even where
+// the budget has room.
 // Ties: newer position first, then lower layer, then lower head, for every policy.
 // A policy with a plan (PyramidKV, AdaKV) divides a group's budget among its rows first, to the
 // entry; each row then keeps its best. All policies hold the same number of entries.
 // A row may be left with nothing; the next token is appended before it is attended over.
-// Fewer entries than the budget: nothing is dropped.
+// Fewer entries than the budget, and no threshold: nothing is dropped.
 //
 // Source: arXiv:2605.09649, section on global eviction; scores in docs/maths.md. Differs from the
 // published code: the budget holds after every pass (no buffer on top), ties are broken by rule,
@@ -78,7 +80,7 @@ struct PolicyInfo {
   std::string name;
   std::string summary;  // one line
   Scope scope;
-  bool needs_gate;
+  std::string_view gate;  // the kind that it reads, as gate files name it; empty: none
   int64_t default_sinks;
   std::unique_ptr<Scorer> (*make)(ScorerSettings&);  // null: nothing is ever evicted
   bool fixed_scope = false;                          // no other scope makes sense
@@ -86,6 +88,11 @@ struct PolicyInfo {
 };
 const std::vector<PolicyInfo>& policies();
 const PolicyInfo& find_policy(std::string_view name);  // throws kNotFound, with the names there are
+// Names of those that a model can run whose gates are of this kind; empty: it has none.
+std::vector<std::string> policies_for(std::string_view gate_kind);
+
+// The policy of a model whose gates are of this kind; streaming where it has none (empty).
+std::string default_policy(std::string_view gate_kind);
 
 class EvictionPolicy final {
  public:
@@ -98,6 +105,11 @@ class EvictionPolicy final {
   ScorerNeeds needs() const { return scorer_ ? scorer_->needs() : ScorerNeeds{}; }
   Scope scope() const { return *config_.scope; }
   bool bounded() const { return config_.budget_entries != EvictionConfig::kUnbounded; }
+  // Whether entries go only where they exceed the budget: a policy with a threshold may hold fewer.
+  bool fills_budget() const { return !scorer_ || !scorer_->threshold(); }
+  // Throws kInvalidArgument where the policy reads gates and a model's are of another kind than its
+  // own, or the model has none (empty).
+  void check_gate_kind(std::string_view kind) const;
   // Entries a sequence is brought down to: budget x L x Hkv.
   int64_t budget_total() const;
   // Most entries a sequence may hold after a pass: the same, and one below the trigger with a
@@ -118,6 +130,7 @@ class EvictionPolicy final {
 
  private:
   int64_t evict_group(KvCache& cache, SequenceId sequence, int64_t first_row, int64_t count);
+  int64_t surplus_of(const Contest& contest, std::span<const BlockTable> rows, int64_t first_row);
   bool over_trigger(int64_t entries, int64_t rows) const;
   bool any_over_trigger(std::span<const BlockTable> rows, int64_t group) const;
   void write_entry_aux(KvCache& cache, SequenceId sequence);

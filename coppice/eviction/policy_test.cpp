@@ -65,7 +65,10 @@ TEST(EvictionPolicy, K07_K08_what_cannot_hold_is_refused) {
   expect_error({.budget_entries = 9, .lookahead = 0}, bad, "lookahead");
   expect_error({.budget_entries = EvictionConfig::kUnbounded - 1}, bad, "cannot be counted");
   expect_error({.budget_entries = 9, .buffer = 3}, bad, "buffer");
-  expect_error({.policy = "knorm", .budget_entries = 9, .parity_reference = true}, bad, "gated");
+  expect_error({.policy = "knorm", .budget_entries = 9, .parity_reference = true}, bad,
+               "retention gates");
+  expect_error({.policy = "kvzap", .budget_entries = 9, .parity_reference = true}, bad,
+               "retention gates");
   expect_error({.policy = "full", .budget_entries = 9}, bad, "takes no budget");
   EXPECT_NO_THROW(EvictionPolicy({.budget_entries = 20, .sinks = 4, .recent = 16}, sizes()));
   EXPECT_NO_THROW(EvictionPolicy({.budget_entries = 4}, sizes()));

@@ -14,7 +14,7 @@ class RetentionScorer final : public Scorer {
                                  : 3.0f) {}
 
   std::string_view name() const override { return "retention"; }
-  ScorerNeeds needs() const override { return {.gate = true}; }
+  ScorerNeeds needs() const override { return {.gate = "retention"}; }
   float aux(const ScoredEntry& entry) const override {
     return retention_tail(entry.log_beta, lookahead_);
   }

@@ -43,6 +43,12 @@ double ScorerOptions::number(const std::string& name, double fallback, double le
   return value;
 }
 
+std::optional<float> ScorerOptions::number_or_none(const std::string& name, double least,
+                                                   double most) {
+  if (take(name, "none") == "none") return std::nullopt;
+  return static_cast<float>(number(name, 0.0, least, most));
+}
+
 std::string ScorerOptions::word(const std::string& name, const std::string& fallback,
                                 const std::vector<std::string>& allowed) {
   const std::string text = take(name, fallback);

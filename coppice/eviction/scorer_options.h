@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,8 @@ class ScorerOptions final {
   // Each throws kInvalidArgument: the option, what is expected, what was given.
   int64_t integer(const std::string& name, int64_t fallback, int64_t least, int64_t most);
   double number(const std::string& name, double fallback, double least, double most);
+  // "none", which stands where nothing is given, is no number.
+  std::optional<float> number_or_none(const std::string& name, double least, double most);
   std::string word(const std::string& name, const std::string& fallback,
                    const std::vector<std::string>& allowed);
 

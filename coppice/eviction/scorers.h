@@ -6,13 +6,15 @@
 // queries and stored keys: attention itself stays as it is. What they keep of a sequence lives with
 // it in the cache (KvCache::notes, aux); a scorer is free of state, so one serves many sequences.
 //
-// No scorer returns a NaN for numbers a model can produce: log_beta <= 0, minus infinity included.
+// No scorer returns a NaN for numbers a model can produce: log_beta of a retention gate is <= 0,
+// minus infinity included.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,15 +25,15 @@ namespace coppice {
 
 // What a scorer reads besides positions. A policy that needs nothing pays nothing.
 struct ScorerNeeds {
-  bool gate = false;      // log_beta must come from a gate
-  bool key_norm = false;  // aux holds the norm of the key, written at append
-  bool place = false;     // aux depends on where the entry stands
-  bool queries = false;   // observe() is shown every pass
-  bool rope = false;      // and what its queries were rotated by
-  bool rescored = false;  // aux is written by judge(), before every choice
+  std::string_view gate = {};  // log_beta is what a gate of this kind says, as gate files name it
+  bool key_norm = false;       // aux holds the norm of the key, written at append
+  bool place = false;          // aux depends on where the entry stands
+  bool queries = false;        // observe() is shown every pass
+  bool rope = false;           // and what its queries were rotated by
+  bool rescored = false;       // aux is written by judge(), before every choice
 
   // aux() is asked for every entry.
-  bool entry_aux() const { return gate || key_norm || place; }
+  bool entry_aux() const { return !gate.empty() || key_norm || place; }
 };
 
 // One layer's queries of a pass, whose entries were appended.
@@ -91,6 +93,9 @@ class Scorer {
   // The number to keep per entry in aux. Not asked for where needs() names nothing.
   virtual float aux(const ScoredEntry& entry) const;
 
+  // Entries of a lower score go even where the budget has room for them, once they are not safe.
+  virtual std::optional<float> threshold() const { return std::nullopt; }
+
   // Newest entries that are safe unless the user says otherwise; at most half the budget is taken.
   virtual int64_t default_recent() const;
 
@@ -124,6 +129,12 @@ std::unique_ptr<Scorer> make_random_scorer(uint64_t seed);
 // n = 1, two for n >= 2 (its NaN at beta = 1 is not reproduced).
 // Source: arXiv:2605.09649, section on global eviction.
 std::unique_ptr<Scorer> make_retention_scorer(int64_t lookahead, bool parity_reference);
+
+// What a gate of `kind` said when the entry was written, whatever its age; the newest 128 are safe.
+// A threshold as in Scorer::threshold.
+// Sources: KVzap arXiv:2601.07891, Fast KVzip arXiv:2601.17668.
+std::unique_ptr<Scorer> make_static_gate_scorer(std::string_view kind,
+                                                std::optional<float> threshold);
 
 // f above, in double and rounded once. 0 for lookahead 1. `log_beta` above 0 or NaN counts as 0.
 float retention_tail(float log_beta, int64_t lookahead);

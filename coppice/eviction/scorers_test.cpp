@@ -100,7 +100,7 @@ TEST(Knorm, aux_is_the_norm) {
 TEST(Random, a_number_of_the_place_alone_and_evenly_spread) {
   const auto scorer = make_random_scorer(7), again = make_random_scorer(7);
   const auto other = make_random_scorer(8);
-  EXPECT_FALSE(scorer->needs().gate || scorer->needs().key_norm);
+  EXPECT_TRUE(scorer->needs().gate.empty() && !scorer->needs().key_norm);
   double sum = 0.0;
   int below[10] = {};
   constexpr int kPositions = 20'000;

@@ -19,14 +19,27 @@ int32_t rank_of(const Candidate& candidate) {
 
 }  // namespace
 
-void Selector::select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
-                      SelectionMemory& memory) {
-  COPPICE_CHECK(count >= 0 && rows.size() < UINT32_MAX, "{} entries of {} rows were asked", count,
-                rows.size());
+void Selector::begin(std::span<const BlockTable> rows, SelectionMemory& memory) {
   offsets_.assign(1, 0);
   for (const BlockTable& row : rows) offsets_.push_back(offsets_.back() + row.length);
   limits_.assign(rows.size(), -1);
   memory.bounds.resize(rows.size());
+}
+
+int64_t Selector::count_below(const Contest& contest, std::span<const BlockTable> rows,
+                              float threshold, SelectionMemory& memory) {
+  begin(rows, memory);
+  if (contest.floor > 0)
+    for (std::size_t r = 0; r < rows.size(); ++r)
+      limits_[r] = std::max<int64_t>(rows[r].length - contest.floor, 0);
+  return collect(contest, rows, score_rank(threshold) - 1, memory.bounds);
+}
+
+void Selector::select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
+                      SelectionMemory& memory) {
+  COPPICE_CHECK(count >= 0 && rows.size() < UINT32_MAX, "{} entries of {} rows were asked", count,
+                rows.size());
+  begin(rows, memory);
   int32_t cut = memory.count == count && count > 0 ? memory.cut : guess_cut(contest, rows, count);
   do {
     if (collect(contest, rows, cut, memory.bounds) < count) {

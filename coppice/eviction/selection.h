@@ -29,10 +29,16 @@ class Selector final {
   void select(const Contest& contest, std::span<const BlockTable> rows, int64_t count,
               SelectionMemory& memory);
 
+  // Entries that are not safe and score less than `threshold`, of each row no more than its floor
+  // lets go. NaN scores count. The result of select() ends with this call.
+  int64_t count_below(const Contest& contest, std::span<const BlockTable> rows, float threshold,
+                      SelectionMemory& memory);
+
   // Places of the chosen entries of a row, rising.
   std::span<const int32_t> chosen(std::size_t row) const;
 
  private:
+  void begin(std::span<const BlockTable> rows, SelectionMemory& memory);
   int64_t collect(const Contest& contest, std::span<const BlockTable> rows, int32_t cut,
                   std::vector<RowBounds>& bounds);
   void apply_limits();

@@ -36,7 +36,14 @@ struct SetModel {
   int64_t sinks() const {
     return config.sinks.value_or(config.parity_reference ? 0 : info.default_sinks);
   }
-  int64_t recent() const { return config.recent.value_or(0); }
+  int64_t recent() const {
+    if (config.recent) return *config.recent;
+    if (info.gate != "kvzap" && info.gate != "fastkvzip") return 0;
+    int64_t beside = 0;  // pinned tokens that are no sinks
+    for (const PositionSpan& pin : config.pins)
+      beside += std::max<int64_t>(0, pin.end - std::max<int64_t>(pin.begin, sinks()));
+    return std::min(config.budget_entries / 2, config.budget_entries - sinks() - beside);
+  }
   Scope scope() const { return config.scope.value_or(info.scope); }
 
   int64_t floor() const {
@@ -58,6 +65,7 @@ struct SetModel {
       return make_random_scorer(config.seed)
           ->aux({.layer = layer, .head = head, .position = entry.position});
     const float lb = filler.gate(layer, head, entry.position);
+    if (info.gate == "kvzap" || info.gate == "fastkvzip") return lb;
     const int64_t n = config.lookahead;
     int64_t age = seen - entry.position;  // t + 1 - i
     if (config.parity_reference) age += n == 1 ? 1 : 2;
@@ -234,7 +242,7 @@ std::vector<Setting> settings() {
         all.push_back({config, kind});
         config.budget_entries = 9;
       }
-      if (!info.needs_gate) continue;
+      if (info.gate != "retention") continue;
       for (const int64_t n : {1, 2})
         all.push_back({{.policy = info.name,
                         .budget_entries = 8,

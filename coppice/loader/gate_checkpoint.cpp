@@ -10,6 +10,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 #include "coppice/loader/gate_format.h"
+#include "coppice/loader/gate_parts.h"
 #include "coppice/loader/safetensors_file.h"
 #include "coppice/loader/torch_archive.h"
 
@@ -17,8 +18,6 @@ namespace coppice {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // of every size of a gate
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -83,68 +82,22 @@ GateWeights load_torch_gate(const MappedFile& file, const GateReadOptions& optio
 
 }  // namespace
 
-void GateSpec::validate() const {
-  if (variant != "shared" && variant != "head-row" && variant != "local") {
-    fail_argument("gate: the variant \"{}\" is unknown; expected shared, head-row or local",
-                  variant);
-  }
-  if (hidden_layers != 1 && hidden_layers != 2) {
-    fail_argument("gate: hidden_layers must be 1 or 2, got {}", hidden_layers);
-  }
-  const auto check = [](const char* name, int64_t value) {
-    if (value < 1 || value > kMaxSize) {
-      fail_argument("gate: {} must be from 1 to {}, got {}", name, kMaxSize, value);
-    }
-  };
-  check("width", width);
-  check("layers", layers);
-  check("kv_heads", kv_heads);
-  check("hidden_size", hidden_size);
-}
-
-GateShapes gate_shapes(const GateSpec& spec) {
-  const bool shared = spec.variant == "shared";
-  const int64_t g = spec.width;
-  const int64_t last = shared ? spec.kv_heads * g : g;  // outputs of the last hidden layer
-  GateShapes shapes;
-  const bool two = spec.hidden_layers == 2;
-  shapes.w1 = {two ? g : last, spec.hidden_size};
-  shapes.c1 = {two ? g : last};
-  if (two) {
-    shapes.w2 = {last, g};
-    shapes.c2 = {last};
-  }
-  shapes.head = shared ? std::vector<int64_t>{g} : std::vector<int64_t>{spec.kv_heads, g};
-  shapes.bias = {shared ? 1 : spec.kv_heads};
-  shapes.head_shared = spec.variant != "local";
-  shapes.bias_shared = shared;
-  return shapes;
-}
-
 void GateWeights::validate() const {
   spec.validate();
   if (static_cast<int64_t>(layers.size()) != spec.layers) {
     fail_argument("gate: {} layers of weights for {} layers", layers.size(), spec.layers);
   }
-  const GateShapes shapes = gate_shapes(spec);
+  const std::vector<GatePart> parts = gate_parts(spec);
   for (std::size_t l = 0; l < layers.size(); ++l) {
-    const GateLayer& layer = layers[l];
-    check_tensor(layer.w1, shapes.w1, "w1", l);
-    check_tensor(layer.c1, shapes.c1, "c1", l);
-    if (spec.hidden_layers == 2) {
-      check_tensor(layer.w2, shapes.w2, "w2", l);
-      check_tensor(layer.c2, shapes.c2, "c2", l);
-    }
-    check_tensor(layer.head, shapes.head, "head", l);
-    check_tensor(layer.bias, shapes.bias, "bias", l);
-    const auto same = [](const at::Tensor& a, const at::Tensor& b) {
-      return a.is_same(b) || a.equal(b);
-    };
-    const bool same_head = !shapes.head_shared || same(layer.head, layers[0].head);
-    const bool same_bias = !shapes.bias_shared || same(layer.bias, layers[0].bias);
-    if (!same_head || !same_bias) {
-      fail_argument("gate: {} of layer {} differs from layer 0, but the variant {} shares it",
-                    same_head ? "bias" : "head", l, spec.variant);
+    for (const GatePart& part : parts) {
+      const at::Tensor& here = layers[l].*part.tensor;
+      check_tensor(here, part.shape, part.name, l);
+      if (!part.shared) continue;
+      const at::Tensor& first = layers[0].*part.tensor;
+      if (!here.is_same(first) && !here.equal(first)) {
+        fail_argument("gate: {} of layer {} differs from layer 0, but the variant {} shares it",
+                      part.name, l, spec.variant);
+      }
     }
   }
 }

@@ -2,7 +2,9 @@
 //
 // Ours: metadata "format" = "coppice-gate", "format_version" = "1", "variant", "hidden_layers",
 // "width", "layers", "kv_heads", "hidden_size", "base_model", "base_sha256", "training" (JSON
-// text). Tensors, BF16 or F32, with C = hidden_size, g = width, Hkv = kv_heads, x the gate's input:
+// text). Version "2" is for gates of other kinds than retention and adds "kind", "sinks" and
+// "query_heads". Tensors, BF16 or F32, with C = hidden_size, g = width, Hkv = kv_heads, x the
+// gate's input:
 //
 //   hidden_layers  u(x)                                     logit z of head h
 //   1              silu(w1 x + c1)                          row h of head . u + bias[h]
@@ -16,6 +18,14 @@
 // w1, c1, w2, c2 are "layers.{l}.w1" and so on, always per layer. head and bias are "head" and
 // "bias" where all layers share them (shared: both; head-row: head), else "layers.{l}.head",
 // "layers.{l}.bias". In `shared`, u_h are the g values of u from h g on: Proj_{l,h} of the paper.
+//
+// Of the other kinds all is per layer (variant local), and what comes out is a score that does not
+// change with age (docs/maths.md 25, 26):
+//
+//   kvzap      1 hidden layer: w1 [g, C], c1 [g], head [Hkv, g], bias [Hkv]; none: head [Hkv, C],
+//              bias [Hkv]
+//   fastkvzip  w1 [(Hq + Hkv) g, C], rows of queries first; c1 [Hq g], q_norm [g], k_norm [g],
+//              sinks [Hkv, S, g], bias [Hq], with Hq = query_heads, S = sinks
 //
 // Published: {model|model.language_model}.layers.{l}.self_attn.retention_gate.{linear1.weight,
 // linear1.bias, linear2.weight, linear2.bias, linear3.weight, bias}, in safetensors or in a
@@ -40,12 +50,15 @@
 namespace coppice {
 
 struct GateSpec {
-  std::string variant;        // "shared", "head-row" or "local"
-  int64_t hidden_layers = 0;  // 1 or 2
-  int64_t width = 0;          // g
+  std::string kind = "retention";  // or "kvzap", "fastkvzip"
+  std::string variant;             // "shared", "head-row" or "local"
+  int64_t hidden_layers = 0;       // retention 1 or 2, kvzap 0 or 1, fastkvzip 0
+  int64_t width = 0;               // g
   int64_t layers = 0;
   int64_t kv_heads = 0;
   int64_t hidden_size = 0;
+  int64_t sinks = 0;        // S, of fastkvzip alone
+  int64_t query_heads = 0;  // Hq, likewise
   std::string base_model;   // for people; may be empty
   std::string base_sha256;  // of the base model's weight files; empty when unknown
   Json training = Json::object();
@@ -54,10 +67,12 @@ struct GateSpec {
   void validate() const;
 };
 
-// Tensors of one decoder layer, float32 on the CPU, of the shapes drawn above. w2 and c2 are
-// undefined with one hidden layer. Layers that share head or bias hold the same tensor.
+// Tensors of one decoder layer, float32 on the CPU, of the shapes drawn above; what the gate does
+// not have is undefined (loader/gate_parts.h lists what it has). Layers that share head or bias
+// hold the same tensor.
 struct GateLayer {
   at::Tensor w1, c1, w2, c2, head, bias;
+  at::Tensor q_norm = {}, k_norm = {}, sinks = {};
 };
 
 struct GateWeights {
@@ -94,8 +109,8 @@ struct GateBase {
 // model's hash unless `allow_other_base`. A gate that names no hash fits by its sizes alone.
 void check_gate(const GateSpec& spec, const GateBase& base, bool allow_other_base = false);
 
-// Writes our format, F32 or BF16 (rounded to nearest even), whole or not at all. In a BF16 file c1,
-// c2 and bias are F32 all the same: logits lie near 8 or 18, where bfloat16's grid of 1/32 or 1/8
+// Writes our format, F32 or BF16 (rounded to nearest even), whole or not at all. In a BF16 file all
+// but matrices is F32 all the same: logits lie near 8 or 18, where bfloat16's grid of 1/32 or 1/8
 // would shift whole heads against each other.
 void save_gate(const std::string& path, const GateWeights& weights, StorageType dtype);
 

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include "coppice/core/error.h"
 #include "coppice/core/mapped_file.h"
 #include "coppice/loader/safetensors_file.h"
+#include "tests/support/rival_gates.h"
 #include "tests/support/scratch_folder.h"
 
 namespace coppice {
@@ -121,6 +123,59 @@ TEST_F(Gate, every_variant_survives_our_format) {
       EXPECT_TRUE(gate.layers[0].c1.equal(rounded.layers[0].c1));
     }
   }
+}
+
+TEST_F(Gate, other_kinds_survive_our_format_and_say_what_they_are) {
+  for (const GateSpec& spec : testing::rival_specs({kLayers, kHeads, kHidden, 2 * kHeads})) {
+    SCOPED_TRACE(spec.kind + " " + std::to_string(spec.hidden_layers));
+    const GateWeights gate = testing::random_rival_gate(spec);
+    save_gate(folder_.file("f32"), gate, StorageType::kF32);
+    save_gate(folder_.file("bf16"), gate, StorageType::kBF16);
+    const GateWeights exact = load_gate(folder_.file("f32"));
+    const GateWeights rounded = load_gate(folder_.file("bf16"));
+    EXPECT_EQ(exact.spec.kind, spec.kind);
+    EXPECT_EQ(exact.spec.sinks, spec.sinks);
+    EXPECT_EQ(exact.spec.query_heads, spec.query_heads);
+    for (const GatePart& part : gate_parts(spec))
+      for (std::size_t l = 0; l < kLayers; ++l) {
+        const at::Tensor& wanted = gate.layers[l].*part.tensor;
+        EXPECT_TRUE(wanted.equal(exact.layers[l].*part.tensor)) << part.name;
+        const at::Tensor& near = rounded.layers[l].*part.tensor;
+        EXPECT_TRUE(at::allclose(wanted, near, 1.0 / 256, 0)) << part.name;
+        EXPECT_EQ(wanted.equal(near), !part.matrix) << part.name;
+      }
+    const SafetensorsFile file = SafetensorsFile::open(folder_.file("f32"));
+    EXPECT_EQ(file.metadata().at("format_version"), "2");
+  }
+}
+
+TEST_F(Gate, other_kinds_with_wrong_sizes_are_refused) {
+  const std::vector<GateSpec> sound = testing::rival_specs({kLayers, kHeads, kHidden, 2 * kHeads});
+  const auto refuse = [&](std::size_t which, const std::function<void(GateSpec&)>& spoil,
+                          const char* says) {
+    GateSpec spec = sound[which];
+    spoil(spec);
+    EXPECT_MENTIONS(refusal_of([&] { spec.validate(); }), says);
+  };
+  refuse(
+      0, [](GateSpec& s) { s.kind = "kvzp"; }, "retention, kvzap, fastkvzip");
+  refuse(
+      0, [](GateSpec& s) { s.variant = "shared"; }, "local");
+  refuse(
+      0, [](GateSpec& s) { s.hidden_layers = 2; }, "hidden_layers");
+  refuse(
+      0, [](GateSpec& s) { s.width = 0; }, "width");
+  refuse(
+      2, [](GateSpec& s) { s.sinks = 0; }, "sinks");
+  refuse(
+      2, [](GateSpec& s) { s.sinks = int64_t{1} << 40; }, "sinks");
+  refuse(
+      2, [](GateSpec& s) { s.query_heads = kHeads + 1; }, "query_heads");
+  refuse(
+      2, [](GateSpec& s) { s.hidden_layers = 1; }, "hidden layers");
+  GateWeights gate = testing::random_rival_gate(sound[2]);
+  gate.layers[1].q_norm = at::ones({3});
+  EXPECT_MENTIONS(refusal_of([&] { gate.validate(); }), "q_norm of layer 1");
 }
 
 TEST_F(Gate, a_shared_head_is_stored_once) {
@@ -332,8 +387,8 @@ TEST_F(Gate, L22_our_files_with_a_wrong_part_are_refused) {
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["width"] = "8"; }), "shape");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["variant"] = "x"; }), "variant");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata.erase("variant"); }), "variant");
-  EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["format_version"] = "2"; }),
-                  "version 2");
+  EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["format_version"] = "3"; }),
+                  "version 3");
   EXPECT_MENTIONS(refusal([](auto&, auto& metadata) { metadata["training"] = "{"; }), "JSON");
 }
 

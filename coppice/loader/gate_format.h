@@ -22,12 +22,4 @@ GateWeights read_own_gate(const GateTensors& tensors,
 GateWeights read_published_gate(const GateTensors& tensors, const Json& record,
                                 const GateReadOptions& options, const std::string& what);
 
-// Shapes that a spec asks for, as drawn in gate_checkpoint.h.
-struct GateShapes {
-  std::vector<int64_t> w1, c1, w2, c2, head, bias;  // w2 and c2 empty with one hidden layer
-  bool head_shared = false;                         // by all layers
-  bool bias_shared = false;
-};
-GateShapes gate_shapes(const GateSpec& spec);
-
 }  // namespace coppice

@@ -6,6 +6,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/loader/gate_format.h"
+#include "coppice/loader/gate_parts.h"
 #include "coppice/loader/safetensors_file.h"
 #include "coppice/ops/dequantize.h"
 
@@ -31,11 +32,16 @@ int64_t number_of(const Metadata& metadata, const char* key, const std::string& 
 }
 
 GateSpec read_spec(const Metadata& metadata, const std::string& what) {
-  if (text_of(metadata, "format_version", what) != "1") {
-    fail_argument("{}: gate format version {} is not supported; expected 1", what,
-                  metadata.at("format_version"));
+  const std::string& version = text_of(metadata, "format_version", what);
+  if (version != "1" && version != "2") {
+    fail_argument("{}: gate format version {} is not supported; expected 1 or 2", what, version);
   }
   GateSpec spec;
+  if (version == "2") {
+    spec.kind = text_of(metadata, "kind", what);
+    spec.sinks = number_of(metadata, "sinks", what);
+    spec.query_heads = number_of(metadata, "query_heads", what);
+  }
   spec.variant = text_of(metadata, "variant", what);
   spec.hidden_layers = number_of(metadata, "hidden_layers", what);
   spec.width = number_of(metadata, "width", what);
@@ -49,20 +55,8 @@ GateSpec read_spec(const Metadata& metadata, const std::string& what) {
   return spec;
 }
 
-// Calls visit(name, layer member, shape) for every tensor of one layer; a shared one under the name
-// without a layer.
-template <typename Layer, typename Visit>
-void for_each_tensor(const GateSpec& spec, const GateShapes& shapes, int64_t index, Layer& layer,
-                     const Visit& visit) {
-  const std::string prefix = fmt::format("layers.{}.", index);
-  visit(prefix + "w1", layer.w1, shapes.w1);
-  visit(prefix + "c1", layer.c1, shapes.c1);
-  if (spec.hidden_layers == 2) {
-    visit(prefix + "w2", layer.w2, shapes.w2);
-    visit(prefix + "c2", layer.c2, shapes.c2);
-  }
-  visit((shapes.head_shared ? "" : prefix) + "head", layer.head, shapes.head);
-  visit((shapes.bias_shared ? "" : prefix) + "bias", layer.bias, shapes.bias);
+std::string name_in_file(const GatePart& part, int64_t layer) {
+  return part.shared ? part.name : fmt::format("layers.{}.{}", layer, part.name);
 }
 
 }  // namespace
@@ -71,25 +65,24 @@ GateWeights read_own_gate(const GateTensors& tensors, const Metadata& metadata,
                           const std::string& what) {
   GateWeights weights;
   weights.spec = read_spec(metadata, what);
-  const GateShapes shapes = gate_shapes(weights.spec);
+  const std::vector<GatePart> parts = gate_parts(weights.spec);
   std::map<std::string, at::Tensor> read;  // so that what is shared is read once
   for (int64_t l = 0; l < weights.spec.layers; ++l) {
     GateLayer layer;
-    for_each_tensor(
-        weights.spec, shapes, l, layer,
-        [&](const std::string& name, at::Tensor& to, const std::vector<int64_t>& shape) {
-          const auto at = tensors.find(name);
-          if (at == tensors.end()) {
-            fail_argument("{}: the gate's tensor {} is missing", what, name);
-          }
-          if (at->second.shape != shape) {
-            fail_argument("{}: the gate's tensor {} has the shape [{}]; expected [{}]", what, name,
-                          fmt::join(at->second.shape, ", "), fmt::join(shape, ", "));
-          }
-          at::Tensor& once = read[name];
-          if (!once.defined()) once = ops::dequantize(at->second);
-          to = once;
-        });
+    for (const GatePart& part : parts) {
+      const std::string name = name_in_file(part, l);
+      const auto at = tensors.find(name);
+      if (at == tensors.end()) {
+        fail_argument("{}: the gate's tensor {} is missing", what, name);
+      }
+      if (at->second.shape != part.shape) {
+        fail_argument("{}: the gate's tensor {} has the shape [{}]; expected [{}]", what, name,
+                      fmt::join(at->second.shape, ", "), fmt::join(part.shape, ", "));
+      }
+      at::Tensor& once = read[name];
+      if (!once.defined()) once = ops::dequantize(at->second);
+      layer.*part.tensor = once;
+    }
     weights.layers.push_back(std::move(layer));
   }
   for (const auto& [name, tensor] : tensors) {
@@ -105,18 +98,16 @@ void save_gate(const std::string& path, const GateWeights& weights, StorageType 
   }
   weights.validate();
   const GateSpec& spec = weights.spec;
-  const GateShapes shapes = gate_shapes(spec);
+  const std::vector<GatePart> parts = gate_parts(spec);
   std::map<std::string, at::Tensor> tensors;
   for (int64_t l = 0; l < spec.layers; ++l) {
-    for_each_tensor(
-        spec, shapes, l, weights.layers[static_cast<std::size_t>(l)],
-        [&](const std::string& name, const at::Tensor& from, const std::vector<int64_t>&) {
-          if (tensors.contains(name)) return;
-          const bool is_bias =
-              name.ends_with("c1") || name.ends_with("c2") || name.ends_with("bias");
-          const bool round = dtype == StorageType::kBF16 && !is_bias;
-          tensors[name] = from.to(round ? at::kBFloat16 : at::kFloat).contiguous();
-        });
+    for (const GatePart& part : parts) {
+      at::Tensor& to = tensors[name_in_file(part, l)];
+      if (to.defined()) continue;
+      const at::Tensor& from = weights.layers[static_cast<std::size_t>(l)].*part.tensor;
+      const bool round = dtype == StorageType::kBF16 && part.matrix;
+      to = from.to(round ? at::kBFloat16 : at::kFloat).contiguous();
+    }
   }
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
@@ -125,18 +116,25 @@ void save_gate(const std::string& path, const GateWeights& weights, StorageType 
                        tensor.sizes().vec(),
                        {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
   }
-  write_safetensors(path, std::move(entries),
-                    {{"format", "coppice-gate"},
-                     {"format_version", "1"},
-                     {"variant", spec.variant},
-                     {"hidden_layers", std::to_string(spec.hidden_layers)},
-                     {"width", std::to_string(spec.width)},
-                     {"layers", std::to_string(spec.layers)},
-                     {"kv_heads", std::to_string(spec.kv_heads)},
-                     {"hidden_size", std::to_string(spec.hidden_size)},
-                     {"base_model", spec.base_model},
-                     {"base_sha256", spec.base_sha256},
-                     {"training", dump_json(spec.training)}});
+  std::map<std::string, std::string> metadata = {
+      {"format", "coppice-gate"},
+      {"format_version", "1"},
+      {"variant", spec.variant},
+      {"hidden_layers", std::to_string(spec.hidden_layers)},
+      {"width", std::to_string(spec.width)},
+      {"layers", std::to_string(spec.layers)},
+      {"kv_heads", std::to_string(spec.kv_heads)},
+      {"hidden_size", std::to_string(spec.hidden_size)},
+      {"base_model", spec.base_model},
+      {"base_sha256", spec.base_sha256},
+      {"training", dump_json(spec.training)}};
+  if (spec.kind != "retention") {
+    metadata["format_version"] = "2";  // readers of version 1 would take it for another gate
+    metadata["kind"] = spec.kind;
+    metadata["sinks"] = std::to_string(spec.sinks);
+    metadata["query_heads"] = std::to_string(spec.query_heads);
+  }
+  write_safetensors(path, std::move(entries), metadata);
 }
 
 }  // namespace coppice

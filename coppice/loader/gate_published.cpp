@@ -7,6 +7,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/loader/gate_format.h"
+#include "coppice/loader/gate_parts.h"
 #include "coppice/ops/dequantize.h"
 
 namespace coppice {
@@ -142,19 +143,18 @@ GateWeights read_published_gate(const GateTensors& tensors, const Json& record,
   weights.spec = spec_of(layers, record, options, what);
   const GateSpec& spec = weights.spec;
   const bool two = spec.hidden_layers == 2;
-  const GateShapes shapes = gate_shapes(spec);
+  const std::vector<GatePart> parts = gate_parts(spec);
   std::vector<at::Tensor> heads;
-  if (two) heads = read_heads(layers, spec.variant == "local", shapes.head, what);
+  if (two) {
+    heads = read_heads(layers, spec.variant == "local", {spec.kv_heads, spec.width}, what);
+  }
   for (std::size_t l = 0; l < layers.size(); ++l) {
     GateLayer layer;
-    layer.w1 = read_part(layers, l, "linear1.weight", shapes.w1, what);
-    layer.c1 = read_part(layers, l, "linear1.bias", shapes.c1, what);
-    if (two) {
-      layer.w2 = read_part(layers, l, "linear2.weight", shapes.w2, what);
-      layer.c2 = read_part(layers, l, "linear2.bias", shapes.c2, what);
+    for (const GatePart& part : parts) {
+      const bool is_head = two && part.name == "head";
+      layer.*part.tensor =
+          is_head ? heads[l] : read_part(layers, l, part.parameter, part.shape, what);
     }
-    layer.head = two ? heads[l] : read_part(layers, l, "linear2.weight", shapes.head, what);
-    layer.bias = read_part(layers, l, "bias", shapes.bias, what);
     const std::size_t known = (two ? 5u : 4u) + (layers[l].contains("linear3.weight") ? 1u : 0u);
     if (layers[l].size() != known) {
       fail_argument("{}: the gate of layer {} has {} tensors; expected {}", what, l,

@@ -1,12 +1,16 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coppice/core/error.h"
-#include "coppice/loader/gate_checkpoint.h"
+#include "coppice/loader/gate_parts.h"
 #include "coppice/models/load.h"
 #include "coppice/nn/attention.h"
+#include "coppice/nn/fastkvzip_gate.h"
+#include "coppice/nn/kvzap_gate.h"
+#include "coppice/nn/retention_gate.h"
 
 namespace coppice {
 namespace {
@@ -27,20 +31,48 @@ nn::GateVariant variant_of(const GateSpec& spec) {
 
 // Copies, so that training a gate leaves the loaded weights alone. A parameter that layers share is
 // written several times with the same values.
-void fill(nn::RetentionGate& gate, const GateLayer& layer) {
+void fill(nn::Gate& gate, const GateLayer& layer, const std::vector<GatePart>& parts) {
   const auto parameters = gate.named_parameters();
-  const auto set = [&](const std::string& name, const at::Tensor& value) {
-    at::Tensor target = parameters[name];
-    target.copy_(value.view(target.sizes()));
-  };
-  set("linear1.weight", layer.w1);
-  set("linear1.bias", layer.c1);
-  if (gate.options().hidden_layers == 2) {
-    set("linear2.weight", layer.w2);
-    set("linear2.bias", layer.c2);
+  for (const GatePart& part : parts) {
+    at::Tensor target = parameters[part.parameter];
+    target.copy_((layer.*part.tensor).view(target.sizes()));
   }
-  set(fmt::format("linear{}.weight", gate.options().hidden_layers + 1), layer.head);
-  set("bias", layer.bias);
+}
+
+// Modules of one kind for layer after layer; `first` is the first layer's, null for itself.
+std::shared_ptr<nn::Gate> make_retention(const GateSpec& spec, const nn::Gate* first) {
+  return std::make_shared<nn::RetentionGate>(
+      nn::RetentionGateOptions{.variant = variant_of(spec),
+                               .hidden_size = spec.hidden_size,
+                               .width = spec.width,
+                               .num_kv_heads = spec.kv_heads,
+                               .hidden_layers = spec.hidden_layers},
+      dynamic_cast<const nn::RetentionGate*>(first));
+}
+
+std::shared_ptr<nn::Gate> make_kvzap(const GateSpec& spec, const nn::Gate*) {
+  return std::make_shared<nn::KvzapGate>(
+      nn::KvzapGateOptions{.hidden_size = spec.hidden_size,
+                           .width = spec.hidden_layers > 0 ? spec.width : 0,
+                           .num_kv_heads = spec.kv_heads});
+}
+
+std::shared_ptr<nn::Gate> make_fastkvzip(const GateSpec& spec, const nn::Gate*) {
+  return std::make_shared<nn::FastKvzipGate>(
+      nn::FastKvzipGateOptions{.hidden_size = spec.hidden_size,
+                               .width = spec.width,
+                               .sinks = spec.sinks,
+                               .num_query_heads = spec.query_heads,
+                               .num_kv_heads = spec.kv_heads});
+}
+
+using Maker = std::shared_ptr<nn::Gate> (*)(const GateSpec&, const nn::Gate*);
+
+Maker maker_of(const std::string& kind) {
+  if (kind == "retention") return make_retention;
+  if (kind == "kvzap") return make_kvzap;
+  if (kind == "fastkvzip") return make_fastkvzip;
+  fail_argument("gate: no module is made for the kind {}", kind);
 }
 
 }  // namespace
@@ -55,25 +87,21 @@ void attach_gate(Model& model, const GateWeights& gate) {
                   layers.size(), gate.layers.size());
   if (has_gate(model)) fail_argument("gate: the model has gates already");
 
-  nn::RetentionGateOptions options;
-  options.variant = variant_of(gate.spec);
-  options.hidden_size = gate.spec.hidden_size;
-  options.width = gate.spec.width;
-  options.num_kv_heads = gate.spec.kv_heads;
-  options.hidden_layers = gate.spec.hidden_layers;
+  const Maker make = maker_of(gate.spec.kind);
+  const std::vector<GatePart> parts = gate_parts(gate.spec);
   const torch::NoGradGuard no_gradient;
   // Every gate is filled before any is packed: a head that layers share is packed with the first.
-  std::vector<std::shared_ptr<nn::RetentionGate>> modules;
+  std::vector<std::shared_ptr<nn::Gate>> modules;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    modules.push_back(
-        std::make_shared<nn::RetentionGate>(options, i == 0 ? nullptr : modules.front().get()));
-    fill(*modules.back(), gate.layers[i]);
+    modules.push_back(make(gate.spec, i == 0 ? nullptr : modules.front().get()));
+    fill(*modules.back(), gate.layers[i], parts);
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i]->is_packed()) modules[i]->pack();
     layers[i]->attach_gate(std::move(modules[i]));
     layers[i]->gate()->train(model.is_training());
   }
+  model.set_gate_kind(gate.spec.kind);
 }
 
 bool has_gate(const Model& model) {
@@ -82,22 +110,17 @@ bool has_gate(const Model& model) {
 }
 
 int64_t gate_bytes(const GateWeights& gate, bool packed) {
-  const auto floats = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.numel() * static_cast<int64_t>(sizeof(float)) : 0;
-  };
-  const auto matrix = [&](const at::Tensor& tensor) {
-    if (!packed || !tensor.defined()) return floats(tensor);
-    const at::Tensor rows = tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor;
-    const auto type = nn::RetentionGate::packed_type(rows);
-    return type ? ops::packed_bytes(*type, rows.size(0), rows.size(1)) : floats(tensor);
-  };
+  const std::vector<GatePart> parts = gate_parts(gate.spec);
   int64_t bytes = 0;
-  for (std::size_t i = 0; i < gate.layers.size(); ++i) {
-    const GateLayer& layer = gate.layers[i];
-    bytes += matrix(layer.w1) + floats(layer.c1) + matrix(layer.w2) + floats(layer.c2);
-    if (i == 0 || gate.spec.variant == "local") bytes += matrix(layer.head);
-    if (i == 0 || gate.spec.variant != "shared") bytes += floats(layer.bias);
-  }
+  for (std::size_t i = 0; i < gate.layers.size(); ++i)
+    for (const GatePart& part : parts) {
+      if (i > 0 && part.shared) continue;
+      const at::Tensor& tensor = gate.layers[i].*part.tensor;
+      const at::Tensor rows = tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor;
+      const auto type = packed && part.matrix ? nn::Gate::packed_type(rows) : std::nullopt;
+      bytes += type ? ops::packed_bytes(*type, rows.size(0), rows.size(1))
+                    : tensor.numel() * static_cast<int64_t>(sizeof(float));
+    }
   return bytes;
 }
 

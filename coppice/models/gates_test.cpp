@@ -8,6 +8,7 @@
 #include "coppice/loader/gate_checkpoint.h"
 #include "coppice/models/load.h"
 #include "coppice/models/registry.h"
+#include "tests/support/rival_gates.h"
 
 namespace coppice {
 namespace {
@@ -115,6 +116,29 @@ TEST(Gates, hold_the_loaded_numbers_and_the_bytes_told) {
       EXPECT_TRUE(at::equal(parameters[prefix + head].flatten(), gate.layers[2].head.flatten()));
       EXPECT_TRUE(at::equal(parameters[prefix + "bias"], gate.layers[2].bias));
     }
+}
+
+TEST(Gates, other_kinds_reach_the_backend_and_hold_the_bytes_told) {
+  const torch::NoGradGuard no_gradient;
+  for (const GateSpec& spec : testing::rival_specs({kLayers, kHeads, kHidden, 4})) {
+    const GateWeights gate = testing::random_rival_gate(spec);
+    const auto model = random_model("llama");
+    GateProbe without, with;
+    const at::Tensor before = model->forward(small_batch(), without);
+    attach_gate(*model, gate);
+    EXPECT_EQ(model->gate_kind(), spec.kind);
+    EXPECT_TRUE(at::equal(before, model->forward(small_batch(), with)));
+    ASSERT_EQ(with.log_beta.size(), static_cast<std::size_t>(kLayers));
+    for (const at::Tensor& score : with.log_beta) {
+      EXPECT_EQ(score.sizes(), (std::vector<int64_t>{6, kHeads}));
+      EXPECT_EQ(score.scalar_type(), torch::kFloat);
+    }
+    EXPECT_FALSE(at::equal(with.log_beta[0], with.log_beta[1]));
+    int64_t bytes = 0;
+    for (const auto& item : model->named_parameters())
+      if (item.key().find("retention_gate") != std::string::npos) bytes += item.value().numel() * 4;
+    EXPECT_EQ(gate_bytes(gate, /*packed=*/false), bytes) << spec.kind;
+  }
 }
 
 TEST(Gates, L22_a_gate_that_does_not_fit_is_refused) {

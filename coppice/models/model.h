@@ -6,6 +6,9 @@
 
 #include <torch/nn/module.h>
 
+#include <string>
+#include <utility>
+
 #include "coppice/models/model_args.h"
 #include "coppice/nn/attention_backend.h"
 #include "coppice/nn/batch.h"
@@ -15,6 +18,9 @@ namespace coppice {
 struct Model : torch::nn::Module {
   explicit Model(const ModelArgs& args) : args_(args) {}
   const ModelArgs& args() const { return args_; }
+  // As gate files name it; empty without gates. Set by attach_gate().
+  const std::string& gate_kind() const { return gate_kind_; }
+  void set_gate_kind(std::string kind) { gate_kind_ = std::move(kind); }
 
   // -> [N, C], all sequences packed: the final norm's output. Float32, or the type of dense
   // weights.
@@ -27,6 +33,7 @@ struct Model : torch::nn::Module {
 
  private:
   ModelArgs args_;
+  std::string gate_kind_;
 };
 
 }  // namespace coppice

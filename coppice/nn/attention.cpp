@@ -52,13 +52,13 @@ at::Tensor Attention::forward(const at::Tensor& x, const ops::RopeAngles& angles
   return o_proj_->forward(attended.reshape({tokens, options_.num_heads * head_dim}));
 }
 
-void Attention::attach_gate(std::shared_ptr<RetentionGate> gate) {
-  const RetentionGateOptions& its = gate->options();
-  if (gate_) fail_argument("layer {}: a retention gate is attached already", layer_);
-  if (its.hidden_size != options_.hidden_size || its.num_kv_heads != options_.num_kv_heads)
-    fail_argument(
-        "layer {}: expected a retention gate for hidden size {} and {} KV heads, got {} and {}",
-        layer_, options_.hidden_size, options_.num_kv_heads, its.hidden_size, its.num_kv_heads);
+void Attention::attach_gate(std::shared_ptr<Gate> gate) {
+  if (gate_) fail_argument("layer {}: a gate is attached already", layer_);
+  if (gate->first_layer().in() != options_.hidden_size ||
+      gate->num_kv_heads() != options_.num_kv_heads)
+    fail_argument("layer {}: expected a gate for hidden size {} and {} KV heads, got {} and {}",
+                  layer_, options_.hidden_size, options_.num_kv_heads, gate->first_layer().in(),
+                  gate->num_kv_heads());
   gate_ = register_module("retention_gate", std::move(gate));
 }
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "coppice/nn/attention_backend.h"
+#include "coppice/nn/gate.h"
 #include "coppice/nn/linear.h"
-#include "coppice/nn/retention_gate.h"
 #include "coppice/nn/rms_norm.h"
 #include "coppice/ops/rope.h"
 
@@ -37,8 +37,8 @@ class Attention final : public torch::nn::Module {
                      AttentionBackend& backend);
 
   // Throws kInvalidArgument when a gate is there already or its sizes are not this layer's.
-  void attach_gate(std::shared_ptr<RetentionGate> gate);
-  const std::shared_ptr<RetentionGate>& gate() const { return gate_; }
+  void attach_gate(std::shared_ptr<Gate> gate);
+  const std::shared_ptr<Gate>& gate() const { return gate_; }
   bool is_packed() const { return q_proj_->is_packed(); }
 
  private:
@@ -46,7 +46,7 @@ class Attention final : public torch::nn::Module {
   int64_t layer_;
   std::shared_ptr<Linear> q_proj_, k_proj_, v_proj_, o_proj_;
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;
-  std::shared_ptr<RetentionGate> gate_;
+  std::shared_ptr<Gate> gate_;
 };
 
 }  // namespace coppice::nn

@@ -16,7 +16,8 @@ struct AttentionInput {
   at::Tensor q;         // [N, Hq, D], rotated
   at::Tensor k;         // [N, Hkv, D], rotated
   at::Tensor v;         // [N, Hkv, D]
-  at::Tensor log_beta;  // [N, Hkv] float32, <= 0; undefined for a model without gates
+  at::Tensor log_beta;  // [N, Hkv] float32, <= 0; undefined for a model without gates, the score of
+                        // an entry where gates are of another kind than retention (nn/gate.h)
   double scale = 1.0;   // of the logits: 1 / sqrt(D)
   int64_t window = 0;   // newest keys a query sees; 0 is all
 };

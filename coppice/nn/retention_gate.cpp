@@ -8,7 +8,6 @@
 
 #include "coppice/core/error.h"
 #include "coppice/ops/activation.h"
-#include "coppice/ops/encode_q8.h"
 
 namespace coppice::nn {
 namespace {
@@ -22,23 +21,7 @@ void check(const RetentionGateOptions& options) {
     fail_argument("retention gate: expected 1 or 2 hidden layers, got {}", options.hidden_layers);
 }
 
-constexpr int64_t kGroup = 32;     // of values that share a scale
 constexpr int64_t kFewTokens = 8;  // not worth sharing out
-
-ops::PackedMatrix pack_as(StorageType type, const at::Tensor& weight) {
-  StoredTensor stored;
-  stored.type = type;
-  stored.shape = weight.sizes().vec();
-  if (type == StorageType::kQ8_0) {
-    const std::vector<std::byte> codes =
-        ops::encode_q8(weight.contiguous().const_data_ptr<float>(), weight.size(0), weight.size(1));
-    stored.bytes = codes;
-    return ops::PackedMatrix::pack(stored);
-  }
-  const at::Tensor rounded = weight.to(at::kBFloat16).contiguous();
-  stored.bytes = {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()};
-  return ops::PackedMatrix::pack(stored);
-}
 
 }  // namespace
 
@@ -63,10 +46,6 @@ RetentionGate::RetentionGate(const RetentionGateOptions& options, const Retentio
   bias_ =
       register_parameter("bias", shared && first != nullptr ? first->bias_ : torch::empty({heads}),
                          /*requires_grad=*/false);
-}
-
-at::Tensor RetentionGate::forward(const at::Tensor& x) {
-  return after_first_layer(first_layer().forward(x));
 }
 
 at::Tensor RetentionGate::after_first_layer(at::Tensor u) {
@@ -106,21 +85,12 @@ void RetentionGate::finish_rows(float* u, int64_t tokens, float* log_beta) const
 void RetentionGate::pack() {
   std::vector<std::shared_ptr<Linear>> layers = hidden_;
   layers.push_back(head_);
-  for (const auto& layer : layers) {
-    if (layer->is_packed()) continue;  // a head that an earlier layer's gate has packed
-    const auto type = packed_type(layer->weight());
-    if (type) layer->pack(pack_as(*type, layer->weight()));
-  }
+  pack_layers(layers);  // the head may be packed by an earlier layer's gate
 }
 
 bool RetentionGate::is_packed() const {
   return head_->is_packed() &&
          std::all_of(hidden_.begin(), hidden_.end(), [](const auto& l) { return l->is_packed(); });
-}
-
-std::optional<StorageType> RetentionGate::packed_type(const at::Tensor& weight) {
-  if (!at::equal(weight.to(at::kBFloat16).to(at::kFloat), weight)) return std::nullopt;
-  return weight.size(-1) % kGroup == 0 ? StorageType::kQ8_0 : StorageType::kBF16;
 }
 
 }  // namespace coppice::nn

@@ -12,14 +12,11 @@
 //   kLocal    [g]               [Hkv, g]   [Hkv]    nothing
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "coppice/nn/linear.h"
+#include "coppice/nn/gate.h"
 
 namespace coppice::nn {
 
@@ -35,26 +32,18 @@ struct RetentionGateOptions {
 
 // Submodules linear1 .. linear{hidden_layers}, with bias; the head's weight is
 // linear{hidden_layers + 1}.weight and its bias is `bias`.
-class RetentionGate final : public torch::nn::Module {
+class RetentionGate final : public Gate {
  public:
   // `first` is the gate of the model's first layer, whose common parameters this one uses; null for
   // that gate itself. Throws kInvalidArgument on sizes out of range.
   explicit RetentionGate(const RetentionGateOptions& options, const RetentionGate* first = nullptr);
 
-  // x [N, C] -> log beta [N, Hkv] <= 0; float32, or float64 for float64 input.
-  at::Tensor forward(const at::Tensor& x);
-
-  // The same in two steps: forward(x) = after_first_layer(first_layer().forward(x)). `u` may be
-  // written over.
-  Linear& first_layer() { return *hidden_.front(); }
-  at::Tensor after_first_layer(at::Tensor u);
-
-  // Packs each matrix for which packed_type() names a form.
-  void pack();
+  // -> log beta <= 0.
+  Linear& first_layer() override { return *hidden_.front(); }
+  at::Tensor after_first_layer(at::Tensor u) override;
+  void pack() override;
+  int64_t num_kv_heads() const override { return options_.num_kv_heads; }
   bool is_packed() const;  // all of it
-  // Q8_0 for a matrix of bfloat16 numbers, as gate files hold, where its rows are whole groups of
-  // 32, BF16 where not; nothing for one with more precision, which stays as it is.
-  static std::optional<StorageType> packed_type(const at::Tensor& weight);
 
   const RetentionGateOptions& options() const { return options_; }
 

@@ -54,6 +54,21 @@ void check_arguments(const NeedInput& in) {
     fail_argument("need labels: expected {} sensitivities, got {}", in.k.size(1),
                   in.sensitivity.numel());
   check_documents(in.cu_seqlens, in.q.size(0), "need labels");
+  if (in.cut_at.empty()) return;
+  if (in.cut_at.size() + 1 != in.cu_seqlens.size())
+    fail_argument("need labels: expected a cut for each of {} documents, got {}",
+                  in.cu_seqlens.size() - 1, in.cut_at.size());
+  for (std::size_t b = 0; b < in.cut_at.size(); ++b)
+    if (in.cut_at[b] < 0 || in.cut_at[b] > in.cu_seqlens[b + 1] - in.cu_seqlens[b])
+      fail_argument("need labels: a cut at {} of a document of {} tokens", in.cut_at[b],
+                    in.cu_seqlens[b + 1] - in.cu_seqlens[b]);
+}
+
+// First position of a document that cut c does not hold.
+int64_t need_cut(const NeedInput& in, std::size_t document, int64_t cut) {
+  if (!in.cut_at.empty()) return in.cut_at[document];
+  const int64_t tokens = in.cu_seqlens[document + 1] - in.cu_seqlens[document];
+  return tokens * (cut + 1) / (kNeedCuts + 1);
 }
 
 // What a utility is made of, besides P: utility^2 = f(P)^2 (of_query + of_entry weight), each
@@ -107,12 +122,10 @@ NeedLabels finish(const NeedInput& in, const at::Tensor& most) {
     here.copy_(at::maximum(here, labels.cuts.select(2, c + 1)));
   }
   for (std::size_t b = 0; b + 1 < in.cu_seqlens.size(); ++b)
-    for (int64_t c = 0; c < kNeedCuts; ++c) {
-      const int64_t length = in.cu_seqlens[b + 1] - in.cu_seqlens[b];
-      labels.cuts.slice(0, in.cu_seqlens[b] + need_cut(length, c), in.cu_seqlens[b + 1])
+    for (int64_t c = 0; c < kNeedCuts; ++c)
+      labels.cuts.slice(0, in.cu_seqlens[b] + need_cut(in, b, c), in.cu_seqlens[b + 1])
           .select(2, c)
           .fill_(kNeedFloor);
-    }
   return labels;
 }
 
@@ -218,9 +231,13 @@ at::Tensor sweep(const NeedInput& in, const RetentionInput& source, const Tables
     const int64_t begin = in.cu_seqlens[work.document];
     const int64_t tokens = in.cu_seqlens[work.document + 1] - begin;
     const int64_t at = (begin * kv_heads + work.head) * width * kernels.element_bytes;
+    int64_t cuts[kNeedCuts + 2] = {};
+    for (int64_t c = 0; c < kNeedCuts; ++c)
+      cuts[c + 1] = need_cut(in, static_cast<std::size_t>(work.document), c);
+    cuts[kNeedCuts + 1] = tokens;
     std::vector<float> its(kRetentionTile * kNeedSlots);
     kernels.sweep({work.tile, tokens, k + at, kv_heads * width, width, static_cast<float>(in.scale),
-                   in.utility == NeedUtility::kLeaveOneOut, heads.data(), group},
+                   in.utility == NeedUtility::kLeaveOneOut, heads.data(), group, cuts},
                   its.data());
     for (int64_t i = 0; i < std::min(kRetentionTile, tokens - work.tile * kRetentionTile); ++i)
       std::copy_n(
@@ -257,8 +274,8 @@ NeedLabels need_labels_reference(const NeedInput& in) {
           if (slot + 1 < kNeedAges) inside = inside & (age < static_cast<double>(8 << slot));
         } else {
           const int64_t c = slot - kNeedAges;
-          const int64_t until = c + 1 < kNeedCuts ? need_cut(last - first, c + 1) : last - first;
-          inside = (age >= 0) & (place >= static_cast<double>(need_cut(last - first, c))) &
+          const int64_t until = c + 1 < kNeedCuts ? need_cut(in, b, c + 1) : last - first;
+          inside = (age >= 0) & (place >= static_cast<double>(need_cut(in, b, c))) &
                    (place < static_cast<double>(until));
         }
         const at::Tensor to = most.slice(0, first, end).select(2, slot);

@@ -30,14 +30,19 @@ struct NeedInput {
   at::Tensor residual_norm;             // [N] float32, |r|; unused by kAttention
   at::Tensor sensitivity;               // [Hkv] float32; undefined is 1
   std::span<const int64_t> cu_seqlens;  // as in retention_attention
-  double scale = 1.0;                   // of the logits
+  // One position per document that stands for all its cuts: of a text that is repeated behind
+  // itself, where the repetition begins, so that `cuts` says what it looks at. Empty: cuts at
+  // quarters.
+  std::span<const int64_t> cut_at = {};
+  double scale = 1.0;  // of the logits
   NeedUtility utility = NeedUtility::kLeaveOneOut;
 };
 
 // Age bin b holds ages 4 2^b .. 4 2^(b+1) - 1; the last one all from 2,048 on. Ages below 4 are in
 // none.
 inline constexpr int64_t kNeedAges = 10;
-// Cut c lies before position (c + 1) S / 4 (rounded down) of a document of S tokens.
+// Cut c lies before position (c + 1) S / 4 (rounded down) of a document of S tokens, unless cut_at
+// says otherwise.
 inline constexpr int64_t kNeedCuts = 3;
 inline constexpr float kNeedFloor = -30.0F;
 

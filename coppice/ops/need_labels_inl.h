@@ -63,9 +63,6 @@ struct Need {
                   rows + i * padded);
     const Buffer<float> slots = make_buffer<float>(kTile * kNeedSlots * 16);
     std::fill_n(slots.get(), kTile * kNeedSlots * 16, 0.0F);
-    int64_t cuts[kNeedCuts + 2] = {};
-    for (int64_t c = 0; c < kNeedCuts; ++c) cuts[c + 1] = need_cut(task.tokens, c);
-    cuts[kNeedCuts + 1] = task.tokens;
     alignas(64) float logits[kTile * kTile];
     for (int64_t from = first; from < task.tokens; from += kTile)
       for (int64_t g = 0; g < task.group; ++g) {
@@ -78,7 +75,7 @@ struct Need {
             if (t + 15 < first + i) continue;  // all of them before the key
             const Vec x = utility(task, task.heads[g], first + i, t,
                                   _mm512_load_ps(logits + i * kTile + 16 * v));
-            record(x, first + i, t, cuts, slots.get() + i * kNeedSlots * 16);
+            record(x, first + i, t, task.cuts, slots.get() + i * kNeedSlots * 16);
           }
       }
     for (int64_t i = 0; i < count * kNeedSlots; ++i)

@@ -26,15 +26,11 @@ struct NeedTask {  // one tile of keys of one document and KV head
   bool odds;
   const NeedHead* heads;  // of the group
   int64_t group;
+  const int64_t* cuts;  // [kNeedCuts + 2]: 0, the cuts, the end
 };
 
 // Slots of a key: the age bins, then for the queries between two cuts (or the last and the end).
 inline constexpr int64_t kNeedSlots = kNeedAges + kNeedCuts;
-
-// First position of a document that cut c does not hold.
-inline int64_t need_cut(int64_t tokens, int64_t cut) {
-  return tokens * (cut + 1) / (kNeedCuts + 1);
-}
 
 struct NeedKernels {
   int64_t element_bytes;

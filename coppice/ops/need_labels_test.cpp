@@ -87,6 +87,63 @@ TEST(NeedLabels, equal_the_definition) {
   }
 }
 
+// One cut per document: the largest utility over the queries behind it, of entries of any age.
+TEST(NeedLabels, a_cut_of_ones_own_divides_keys_from_queries) {
+  const Case c{{0, 20, 20, 33}, 4, 2, 5};
+  const std::vector<int64_t> cut_at = {9, 0, 13};
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
+    for (const NeedUtility kind : kUtilities) {
+      NeedInput in = random_input(c, type);
+      in.utility = kind;
+      in.cut_at = cut_at;
+      const at::Tensor got = need_labels(in).cuts;
+      for (at::Tensor* x : {&in.q, &in.k, &in.v, &in.output_weight}) *x = x->to(at::kDouble);
+      for (std::size_t b = 0; b < cut_at.size(); ++b)
+        for (int64_t i = c.cu_seqlens[b]; i < c.cu_seqlens[b + 1]; ++i)
+          for (int64_t h = 0; h < c.kv_heads; ++h) {
+            const int64_t first = c.cu_seqlens[b], cut = first + cut_at[b];
+            double most = 0.0;
+            for (int64_t t = cut; i < cut && t < c.cu_seqlens[b + 1]; ++t)
+              most = std::max(most, utility(in, first, t, i, h));
+            for (int64_t k = 0; k < kNeedCuts; ++k)
+              EXPECT_NEAR(got[i][h][k].item<double>(), std::max(std::log(most), -30.0),
+                          type == at::kBFloat16 ? 4e-2
+                          : type == at::kFloat  ? 1e-2
+                                                : 1e-5);
+          }
+    }
+}
+
+// Case kvzip_score of the baselines: attention of two query heads by two queries of a repetition
+// over four keys; the keys of the repetition itself weigh nothing.
+TEST(NeedLabels, kvzip_scores_are_maxima_over_heads_and_queries) {
+  const at::Tensor p =
+      at::tensor({.5, .1, .3, .1, .2, .4, .1, .3, .1, .2, .6, .1, .25, .15, .2, .4}, at::kDouble)
+          .view({2, 2, 4});  // [head, query, key]
+  NeedInput in;
+  in.q = at::zeros({6, 2, 5}, at::kDouble);
+  in.k = at::zeros({6, 1, 5}, at::kDouble);
+  for (int64_t i = 0; i < 4; ++i) in.k[i][0][i] = 1.0;
+  for (int64_t t = 4; t < 6; ++t) {
+    in.k[t][0][4] = 1.0;
+    for (int64_t g = 0; g < 2; ++g) {
+      in.q[t][g].slice(0, 0, 4).copy_(p[g][t - 4].log());
+      in.q[t][g][4] = -1e4;
+    }
+  }
+  in.v = at::zeros({6, 1, 5}, at::kDouble);
+  const std::vector<int64_t> cu = {0, 6}, cut_at = {4};
+  in.cu_seqlens = cu;
+  in.cut_at = cut_at;
+  in.utility = NeedUtility::kAttention;
+  for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+    for (at::Tensor* x : {&in.q, &in.k, &in.v}) *x = x->to(type);
+    const at::Tensor score = need_labels(in).cuts.select(2, 0).exp();
+    const double wanted[] = {.5, .4, .6, .4};
+    for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(score[i][0].item<double>(), wanted[i], 1e-5);
+  }
+}
+
 // Removing a key moves the output by P / (1 - P) (o - v).
 TEST(NeedLabels, leave_one_out_is_exact) {
   const at::Tensor logits = at::randn({9}, at::kDouble), v = at::randn({9, 4}, at::kDouble);
@@ -161,6 +218,12 @@ TEST(NeedLabels, refuse_what_does_not_fit) {
   wrong = in;
   wrong.sensitivity = at::ones({3});
   EXPECT_THROW(need_labels(wrong), Error);
+  const std::vector<int64_t> two_cuts = {4, 4}, late_cut = {9};
+  for (const std::vector<int64_t>& cut_at : {two_cuts, late_cut}) {
+    wrong = in;
+    wrong.cut_at = cut_at;
+    EXPECT_THROW(need_labels(wrong), Error);
+  }
   wrong = in;
   wrong.q = at::randn({8, 3, 8});
   EXPECT_THROW(need_labels(wrong), Error);

@@ -120,6 +120,11 @@ class EngineLoop final {
     int64_t reused = 0;
     int64_t generated = 0;
     std::chrono::steady_clock::time_point viewed = {};  // with Mailbox::wants_views
+
+    // Most that it holds while budgets stand at a level.
+    int64_t blocks_at(int level) const {
+      return worst_at.empty() ? worst_blocks : worst_at[static_cast<std::size_t>(level)];
+    }
   };
 
   void accept(Call call);

@@ -15,32 +15,23 @@ void EngineLoop::plan_levels(Job& job, std::optional<EvictionConfig> least) {
   }
   job.range = {.most = *job.request.eviction, .least = *std::move(least)};
   job.request.eviction = job.range.least;
-  plan_request(engine_, job.request);
-  const auto prompt = std::max<int64_t>(1, static_cast<int64_t>(job.request.prompt.size()));
-  const int64_t total = prompt + std::max<int64_t>(0, *job.request.sampling.max_tokens - 1);
-  for (int level = 0; level <= kBudgetLevels; ++level) {
+  const int64_t total = plan_request(engine_, job.request).total_tokens;
+  for (int level = 0; level <= kBudgetLevels; ++level)
     job.worst_at.push_back(
-        worst_case_blocks(engine_.cache().config(), settings_at(job.range, level),
-                          job.request.chunk_tokens.value_or(engine_.config().chunk_tokens), total));
-  }
+        worst_blocks_under(engine_, job.request, settings_at(job.range, level), total));
   job.least_budget = job.range.most.budget_entries;
 }
 
 // To active_, were they at that level.
 int64_t EngineLoop::promised_at(int level) const {
   int64_t blocks = 0;
-  for (const auto& [id, job] : active_)
-    blocks +=
-        job.worst_at.empty() ? job.worst_blocks : job.worst_at[static_cast<std::size_t>(level)];
+  for (const auto& [id, job] : active_) blocks += job.blocks_at(level);
   return blocks;
 }
 
 // The highest level at which all that wait for a place fit beside what runs. Where there is none,
 // the highest, not above the present one, at which the first that waits does.
 std::optional<int> EngineLoop::level_to_start() const {
-  const auto blocks_of = [](const Job& job, int level) {
-    return job.worst_at.empty() ? job.worst_blocks : job.worst_at[static_cast<std::size_t>(level)];
-  };
   const int64_t bound = engine_.config().max_blocks;
   const auto places = engine_.config().scheduler.max_sequences;
   const auto comers = static_cast<std::ptrdiff_t>(std::min(
@@ -48,11 +39,11 @@ std::optional<int> EngineLoop::level_to_start() const {
   for (int level = kBudgetLevels; level >= 0; --level) {
     int64_t needed = promised_at(level);
     for (auto job = waiting_.begin(); job != waiting_.begin() + comers; ++job)
-      needed += blocks_of(*job, level);
+      needed += job->blocks_at(level);
     if (needed <= bound) return level;
   }
   for (int level = level_; level >= 0; --level)
-    if (promised_at(level) + blocks_of(waiting_.front(), level) <= bound) return level;
+    if (promised_at(level) + waiting_.front().blocks_at(level) <= bound) return level;
   return std::nullopt;
 }
 
@@ -60,7 +51,7 @@ std::optional<int> EngineLoop::level_to_start() const {
 bool EngineLoop::take_level(Job& job, int level) const {
   if (job.worst_at.empty()) return false;
   EvictionConfig settings = settings_at(job.range, level);
-  job.worst_blocks = job.worst_at[static_cast<std::size_t>(level)];
+  job.worst_blocks = job.blocks_at(level);
   job.least_budget = std::min(job.least_budget, settings.budget_entries);
   if (job.request.eviction == settings) return false;
   job.request.eviction = std::move(settings);

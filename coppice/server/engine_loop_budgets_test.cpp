@@ -1,9 +1,6 @@
 // Budgets that give way to who waits: everybody gets an answer, nobody less than promised, the pool
 // keeps its bound.
-#include <thread>
-
-#include "coppice/engine/engine_testing.h"
-#include "coppice/server/engine_loop.h"
+#include "coppice/server/engine_loop_testing.h"
 
 namespace coppice {
 namespace {
@@ -30,53 +27,22 @@ LoopRequest adaptive(Rng& rng, int64_t length = 60, int64_t tokens = 20,
   return asked;
 }
 
-struct Served {
+// What is asked before begin() comes in at once.
+struct Served : LoopServer {
   explicit Served(int64_t max_blocks = kPool, int64_t snapshot_blocks = 0)
-      : engine(tiny_model(), engine_config(resolved("dbtrimkv", kMost), max_blocks)),
-        loop(engine, {.max_requests = 64, .snapshot_blocks = snapshot_blocks}) {}
-  ~Served() { end(); }
-  void begin() {
-    thread = std::thread([this] { loop.run(); });
-  }
-  void end() {
-    loop.stop(milliseconds(0));
-    if (thread.joinable()) thread.join();
-  }
-  // Before begin(): all that is asked comes in at once.
+      : LoopServer(engine_config(resolved("dbtrimkv", kMost), max_blocks),
+                   {.max_requests = 64, .snapshot_blocks = snapshot_blocks}) {}
   std::shared_ptr<Mailbox> ask(LoopRequest asked) {
     auto mailbox = std::make_shared<Mailbox>();
     loop.submit({std::move(asked)}, mailbox);
     return mailbox;
   }
-
-  Engine engine;
-  EngineLoop loop;
-  std::thread thread;
 };
 
-RequestOutput collect(Mailbox& mailbox) {
-  RequestOutput joined;
-  while (!joined.finished()) {
-    const std::optional<Update> update = mailbox.take(milliseconds(60'000));
-    if (!update) {
-      ADD_FAILURE() << "no answer";
-      return joined;
-    }
-    const RequestOutput& output = update->output;
-    joined.tokens.insert(joined.tokens.end(), output.tokens.begin(), output.tokens.end());
-    joined.finish_reason = output.finish_reason;
-    joined.error = output.error;
-    joined.usage = output.usage;
-  }
+RequestOutput answered(Mailbox& mailbox) {
+  RequestOutput joined = collect(mailbox);
   EXPECT_FALSE(joined.error) << joined.error->message;
   return joined;
-}
-
-std::vector<int32_t> alone(const Request& request, const EvictionConfig& eviction) {
-  Engine engine(tiny_model(), engine_config(eviction));
-  Request exact = request;
-  exact.eviction = eviction;
-  return ids_of(engine.run(exact).tokens);
 }
 
 TEST(AdaptiveBudgets, who_is_alone_gets_all_and_equals_an_exact_request) {
@@ -85,7 +51,7 @@ TEST(AdaptiveBudgets, who_is_alone_gets_all_and_equals_an_exact_request) {
   served.begin();
   for (int i = 0; i < 3; ++i) {
     const LoopRequest asked = adaptive(rng);
-    const RequestOutput answer = collect(*served.ask(asked));
+    const RequestOutput answer = answered(*served.ask(asked));
     EXPECT_EQ(answer.usage.kv.budget_entries, kMost * kRows);
     EXPECT_EQ(answer.usage.kv.least_budget_entries, kMost * kRows);
     EXPECT_EQ(ids_of(answer.tokens), alone(asked.request, *asked.request.eviction));
@@ -113,20 +79,20 @@ TEST(AdaptiveBudgets, K24_many_at_once_all_end_within_the_pool_and_above_their_l
     served.begin();
     int64_t squeezed = 0;
     for (const auto& mailbox : adaptive_ones) {
-      const RequestOutput answer = collect(*mailbox);
+      const RequestOutput answer = answered(*mailbox);
       EXPECT_GE(answer.usage.kv.least_budget_entries, kLeast * kRows);
       EXPECT_LE(answer.usage.kv.least_budget_entries, answer.usage.kv.budget_entries);
       EXPECT_LE(answer.usage.kv.budget_entries, kMost * kRows);
       squeezed += answer.usage.kv.least_budget_entries < kMost * kRows ? 1 : 0;
     }
     for (std::size_t i = 0; i < exact.size(); ++i) {
-      const RequestOutput answer = collect(*exact_ones[i]);
+      const RequestOutput answer = answered(*exact_ones[i]);
       EXPECT_FALSE(answer.usage.kv.least_budget_entries);
       EXPECT_EQ(ids_of(answer.tokens), alone(exact[i].request, *exact[i].request.eviction)) << i;
     }
     EXPECT_GT(squeezed, 3);
     // The pressure is gone.
-    const RequestOutput last = collect(*served.ask(adaptive(rng)));
+    const RequestOutput last = answered(*served.ask(adaptive(rng)));
     EXPECT_EQ(last.usage.kv.least_budget_entries, kMost * kRows);
     const LoopStats stats = served.loop.stats();
     EXPECT_LE(stats.blocks_peak, kPool);
@@ -171,11 +137,11 @@ TEST(AdaptiveBudgets, all_give_up_the_same_part_and_grow_again) {
   const auto first = served.ask(adaptive(rng, 20, 30)), second = served.ask(adaptive(rng, 20, 30));
   const auto third = served.ask(adaptive(rng, 20, 30));
   served.begin();
-  const RequestOutput a = collect(*first), b = collect(*second), c = collect(*third);
+  const RequestOutput a = answered(*first), b = answered(*second), c = answered(*third);
   EXPECT_EQ(a.usage.kv.least_budget_entries, b.usage.kv.least_budget_entries);
   EXPECT_EQ(a.usage.kv.least_budget_entries, c.usage.kv.least_budget_entries);
   EXPECT_LT(*a.usage.kv.least_budget_entries, kMost * kRows);
-  const RequestOutput last = collect(*longest);
+  const RequestOutput last = answered(*longest);
   EXPECT_EQ(last.usage.kv.budget_entries, kMost * kRows);
   EXPECT_EQ(last.usage.kv.least_budget_entries, a.usage.kv.least_budget_entries);
   EXPECT_EQ(last.usage.kv.kept_entries, kMost * kRows);  // it grew to that again
@@ -187,7 +153,7 @@ TEST(AdaptiveBudgets, a_budget_above_the_pool_is_lowered_rather_than_refused) {
   Served served(25);
   served.begin();
   const LoopRequest asked = adaptive(rng, 100, 20);
-  const RequestOutput answer = collect(*served.ask(asked));
+  const RequestOutput answer = answered(*served.ask(asked));
   EXPECT_LT(*answer.usage.kv.budget_entries, kMost * kRows);
   EXPECT_GE(*answer.usage.kv.budget_entries, kLeast * kRows);
   LoopRequest exact = asked;
@@ -207,10 +173,10 @@ TEST(AdaptiveBudgets, K18_snapshots_are_exact) {
   for (int i = 0; i < 8; ++i)
     crowd.push_back(served.ask(i % 2 == 0 ? asked : adaptive(rng, 90, 10)));
   served.begin();
-  for (const auto& mailbox : crowd) collect(*mailbox);
+  for (const auto& mailbox : crowd) answered(*mailbox);
   const std::vector<int32_t> expected = alone(asked.request, *asked.request.eviction);
   for (int i = 0; i < 2; ++i) {
-    const RequestOutput answer = collect(*served.ask(asked));
+    const RequestOutput answer = answered(*served.ask(asked));
     EXPECT_EQ(answer.usage.kv.least_budget_entries, kMost * kRows);
     EXPECT_EQ(ids_of(answer.tokens), expected) << i;
     if (i > 0) {
@@ -229,7 +195,7 @@ TEST(AdaptiveBudgets, A04_cancelled_ones_give_back_their_blocks) {
     if (i % 3 == 0) mailbox->take(milliseconds(10));
     if (i % 4 != 0) served.loop.cancel(call);
   }
-  EXPECT_FALSE(collect(*served.ask(adaptive(rng))).error);
+  EXPECT_FALSE(answered(*served.ask(adaptive(rng))).error);
   EXPECT_LE(served.loop.stats().blocks_peak, kPool);
   served.end();
   EXPECT_EQ(served.engine.cache().blocks_in_use(), 0);

@@ -3,67 +3,33 @@
 
 #include <thread>
 
-#include "coppice/engine/engine_testing.h"
 #include "coppice/server/api_error.h"
+#include "coppice/server/engine_loop_testing.h"
 
 namespace coppice {
 namespace {
 
 using namespace coppice::testing;  // NOLINT: helpers of these tests
 using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-constexpr seconds kLong{60};
 
 EvictionConfig dbtrimkv(int64_t budget) {
   return {.policy = "dbtrimkv", .budget_entries = budget, .sinks = 2};
 }
 
-// A loop with its thread over a small engine.
-struct Served {
+// A loop that runs from the start.
+struct Served : LoopServer {
   explicit Served(EvictionConfig eviction = dbtrimkv(20), int64_t max_blocks = 400,
                   int64_t snapshot_blocks = 200, int64_t max_requests = 64)
-      : engine(tiny_model(), engine_config(std::move(eviction), max_blocks)),
-        loop(engine, {.max_requests = max_requests, .snapshot_blocks = snapshot_blocks}),
-        thread([this] { loop.run(); }) {}
-  ~Served() { end(); }
-  void end() {
-    loop.stop(milliseconds(0));
-    if (thread.joinable()) thread.join();
+      : LoopServer(engine_config(std::move(eviction), max_blocks),
+                   {.max_requests = max_requests, .snapshot_blocks = snapshot_blocks}) {
+    begin();
   }
-
-  Engine engine;
-  EngineLoop loop;
-  std::thread thread;
 };
-
-// The end of one request: tokens joined.
-RequestOutput collect(Mailbox& mailbox) {
-  RequestOutput joined;
-  while (!joined.finished()) {
-    std::optional<Update> update = mailbox.take(std::chrono::duration_cast<milliseconds>(kLong));
-    if (!update) {
-      ADD_FAILURE() << "no answer";
-      return joined;
-    }
-    joined.tokens.insert(joined.tokens.end(), update->output.tokens.begin(),
-                         update->output.tokens.end());
-    joined.finish_reason = update->output.finish_reason;
-    joined.error = update->output.error;
-    joined.usage = update->output.usage;
-  }
-  return joined;
-}
 
 RequestOutput ask(EngineLoop& loop, const Request& request) {
   auto mailbox = std::make_shared<Mailbox>();
   loop.submit({request}, mailbox);
   return collect(*mailbox);
-}
-
-std::vector<int32_t> alone(const Request& request, const EvictionConfig& eviction) {
-  Engine engine(tiny_model(), engine_config(eviction));
-  return ids_of(engine.run(request).tokens);
 }
 
 TEST(EngineLoop, K18_a_turn_that_goes_on_from_a_snapshot_equals_a_fresh_run) {

@@ -12,11 +12,6 @@ namespace {
 
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 
-int64_t worst_blocks(const Engine& engine, const Request& request, int64_t total) {
-  return worst_case_blocks(engine.cache().config(), *request.eviction,
-                           request.chunk_tokens.value_or(engine.config().chunk_tokens), total);
-}
-
 // As many as positions allow, then as many as the pool holds.
 int64_t most_new_tokens(const Engine& engine, const Request& request, int64_t prompt) {
   const int64_t range = engine.model().args().max_position_embeddings;
@@ -25,7 +20,8 @@ int64_t most_new_tokens(const Engine& engine, const Request& request, int64_t pr
   int64_t low = 1, high = std::max<int64_t>(1, most);
   while (low < high) {  // the last token drawn is not read
     const int64_t middle = low + (high - low + 1) / 2;
-    if (worst_blocks(engine, request, prompt + middle - 1) <= engine.config().max_blocks) {
+    if (worst_blocks_under(engine, request, *request.eviction, prompt + middle - 1) <=
+        engine.config().max_blocks) {
       low = middle;
     } else {
       high = middle - 1;
@@ -48,15 +44,20 @@ void check_prompt(const Request& request, const ModelArgs& args, bool can_be_emp
 
 }  // namespace
 
+int64_t worst_blocks_under(const Engine& engine, const Request& request,
+                           const EvictionConfig& eviction, int64_t total_tokens) {
+  return worst_case_blocks(engine.cache().config(), eviction,
+                           request.chunk_tokens.value_or(engine.config().chunk_tokens),
+                           total_tokens);
+}
+
 RequestPlan plan_request(const Engine& engine, Request& request) {
   const EngineConfig& config = engine.config();
   const ModelArgs& args = engine.model().args();
   validate(request.sampling, args.vocab_size);
   check_prompt(request, args, config.begin_token_id.has_value());
   const EvictionPolicy policy(request.eviction.value_or(config.eviction), engine.cache().config());
-  if (policy.needs().gate && !has_gate(engine.model())) {
-    fail_argument("policy {} needs a retention gate, and this model has none", policy.name());
-  }
+  policy.check_gate_kind(engine.model().gate_kind());
   request.eviction = policy.config();
   RequestPlan plan;
   plan.prompt_tokens = std::max<int64_t>(1, static_cast<int64_t>(request.prompt.size()));
@@ -71,8 +72,8 @@ RequestPlan plan_request(const Engine& engine, Request& request) {
   if (!request.sampling.max_tokens) {
     request.sampling.max_tokens = most_new_tokens(engine, request, plan.prompt_tokens);
   }
-  const int64_t total = plan.prompt_tokens + std::max<int64_t>(0, *request.sampling.max_tokens - 1);
-  plan.worst_blocks = worst_blocks(engine, request, total);
+  plan.total_tokens = plan.prompt_tokens + std::max<int64_t>(0, *request.sampling.max_tokens - 1);
+  plan.worst_blocks = worst_blocks_under(engine, request, *request.eviction, plan.total_tokens);
   if (plan.worst_blocks > config.max_blocks) {
     fail(ErrorCode::kCapacity,
          "{} tokens of prompt and {} to generate may need {} bytes of KV cache; the bound is {}; "

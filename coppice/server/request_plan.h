@@ -10,6 +10,7 @@ namespace coppice {
 
 struct RequestPlan {
   int64_t prompt_tokens = 0;
+  int64_t total_tokens = 0;  // most that the cache sees: the last token drawn is not read
   int64_t worst_blocks = 0;  // most blocks of the pool it will hold at once
 };
 
@@ -17,5 +18,9 @@ struct RequestPlan {
 // many as positions and the pool allow). The request has no session. Throws as Engine::submit, and
 // changes nothing in the engine.
 RequestPlan plan_request(const Engine& engine, Request& request);
+
+// Most blocks that the request would hold at once under `eviction`, for a total as in its plan.
+int64_t worst_blocks_under(const Engine& engine, const Request& request,
+                           const EvictionConfig& eviction, int64_t total_tokens);
 
 }  // namespace coppice

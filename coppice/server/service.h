@@ -61,7 +61,7 @@ struct ServiceConfig {
   int64_t max_model_tokens = 0;        // positions of the model
   SessionService* sessions = nullptr;  // must outlive the service; null: there are none
   ImageEncoder* images = nullptr;      // of a model that sees; must outlive the service
-  bool has_gate = false;               // of retention: the policies that can be asked for
+  std::string gate_kind;               // as Model::gate_kind: the policies that can be asked for
 };
 
 class Service final {

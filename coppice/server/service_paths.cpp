@@ -69,7 +69,7 @@ Json Service::model_json() const {
   const KvRules& kv = config_.kv;
   Json names = Json::array();
   for (const PolicyInfo& policy : policies()) {
-    if (!policy.needs_gate || config_.has_gate) names.push_back(policy.name);
+    if (policy.gate.empty() || policy.gate == config_.gate_kind) names.push_back(policy.name);
   }
   return {{"id", config_.model_id},
           {"object", "model"},

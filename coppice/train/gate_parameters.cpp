@@ -8,6 +8,7 @@
 
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
+#include "coppice/loader/gate_parts.h"
 #include "coppice/models/model.h"
 #include "coppice/nn/attention.h"
 
@@ -29,12 +30,12 @@ at::Tensor normal(Rng& rng, at::IntArrayRef shape) {
   return values;
 }
 
-std::vector<nn::RetentionGate*> gates_of(const Model& model) {
-  std::vector<nn::RetentionGate*> gates;
+std::vector<nn::Gate*> gates_of(const Model& model) {
+  std::vector<nn::Gate*> gates;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     auto* attention = module->as<nn::Attention>();
     if (attention == nullptr) continue;
-    if (attention->gate() == nullptr) fail_argument("training: the model has no retention gates");
+    if (attention->gate() == nullptr) fail_argument("training: the model has no gates");
     gates.push_back(attention->gate().get());
   }
   if (gates.empty()) fail_argument("training: the model has no attention layer");
@@ -44,27 +45,24 @@ std::vector<nn::RetentionGate*> gates_of(const Model& model) {
 }  // namespace
 
 GateWeights new_gate(const GateSpec& spec, double bias, uint64_t seed) {
-  spec.validate();
-  const bool shared = spec.variant == "shared";
-  const bool local = spec.variant == "local";
-  const bool two = spec.hidden_layers == 2;
-  const int64_t g = spec.width;
-  const int64_t last = shared ? spec.kv_heads * g : g;
-  const int64_t heads = shared ? 1 : spec.kv_heads;
+  const std::vector<GatePart> parts = gate_parts(spec);
   Rng rng(seed);
   GateWeights gate{spec, {}};
   for (int64_t l = 0; l < spec.layers; ++l) {
     GateLayer layer;
-    layer.w1 = normal(rng, {two ? g : last, spec.hidden_size});
-    layer.c1 = torch::zeros({two ? g : last});
-    if (two) {
-      layer.w2 = normal(rng, {last, g});
-      layer.c2 = torch::zeros({last});
+    for (const GatePart& part : parts) {
+      at::Tensor& to = layer.*part.tensor;
+      if (part.shared && l > 0)
+        to = gate.layers[0].*part.tensor;
+      else if (part.start == GateStart::kDrawn)
+        to = normal(rng, part.shape);
+      else
+        to = torch::full(part.shape,
+                         part.start == GateStart::kBias  ? bias
+                         : part.start == GateStart::kOne ? 1.0
+                                                         : 0.0,
+                         torch::kFloat);
     }
-    const bool common = l > 0 && !local;
-    const at::Tensor head = common ? gate.layers[0].head : normal(rng, {heads, g});
-    layer.head = shared ? head.reshape({g}) : head;
-    layer.bias = torch::full({heads}, bias, torch::kFloat);
     gate.layers.push_back(layer);
   }
   return gate;
@@ -74,7 +72,7 @@ std::vector<NamedParameter> gate_parameters(const Model& model) {
   std::vector<NamedParameter> parameters;
   std::set<const c10::TensorImpl*> seen;
   std::size_t layer = 0;
-  for (const nn::RetentionGate* gate : gates_of(model)) {
+  for (const nn::Gate* gate : gates_of(model)) {
     for (const auto& item : gate->named_parameters())
       if (seen.insert(item.value().unsafeGetTensorImpl()).second)
         parameters.push_back({fmt::format("layers.{}.{}", layer, item.key()), item.value()});
@@ -85,22 +83,17 @@ std::vector<NamedParameter> gate_parameters(const Model& model) {
 
 GateWeights read_gate(const Model& model, const GateSpec& spec) {
   const torch::NoGradGuard no_gradient;
+  const std::vector<GatePart> parts = gate_parts(spec);
   GateWeights weights{spec, {}};
-  for (const nn::RetentionGate* gate : gates_of(model)) {
+  for (const nn::Gate* gate : gates_of(model)) {
     const auto parameters = gate->named_parameters();
-    const auto copy = [&parameters](const std::string& name) {
-      return parameters[name].detach().to(at::kCPU, at::kFloat, false, /*copy=*/true).contiguous();
-    };
     GateLayer layer;
-    layer.w1 = copy("linear1.weight");
-    layer.c1 = copy("linear1.bias");
-    if (spec.hidden_layers == 2) {
-      layer.w2 = copy("linear2.weight");
-      layer.c2 = copy("linear2.bias");
-    }
-    layer.head = copy(fmt::format("linear{}.weight", spec.hidden_layers + 1));
-    if (spec.variant == "shared") layer.head = layer.head.reshape({spec.width});
-    layer.bias = copy("bias");
+    for (const GatePart& part : parts)
+      layer.*part.tensor = parameters[part.parameter]
+                               .detach()
+                               .to(at::kCPU, at::kFloat, false, /*copy=*/true)
+                               .contiguous()
+                               .view(part.shape);
     weights.layers.push_back(layer);
   }
   weights.validate();

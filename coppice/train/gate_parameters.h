@@ -13,11 +13,11 @@ namespace coppice {
 
 struct Model;
 
-// A gate to start from. Weights are drawn in float32 from N(0, 0.02^2), hidden biases are 0 and the
-// head's bias is `bias` everywhere: an entry then fades by half in about 0.7 e^bias steps. The
-// published recipes use 18, where gradients are 1e-8 of what they are at 0; with budgets of a few
-// hundred entries 6 to 8 learns at once.
-// `spec` is complete but for `training`. The same seed gives the same gate on every machine.
+// A gate to start from. Matrices and sinks are drawn in float32 from N(0, 0.02^2), norms are 1,
+// hidden biases 0 and the last bias is `bias` everywhere. An entry under a retention gate then
+// fades by half in about 0.7 e^bias steps. The published recipes use 18, where gradients are 1e-8
+// of what they are at 0; with budgets of a few hundred entries 6 to 8 learns at once. `spec` is
+// complete but for `training`. The same seed gives the same gate on every machine.
 GateWeights new_gate(const GateSpec& spec, double bias, uint64_t seed);
 
 struct NamedParameter {

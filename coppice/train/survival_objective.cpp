@@ -8,63 +8,13 @@
 #include "coppice/core/error.h"
 #include "coppice/core/rng.h"
 #include "coppice/models/model.h"
-#include "coppice/nn/attention.h"
-#include "coppice/nn/decoder_layer.h"
-#include "coppice/ops/retention_attention.h"
-#include "coppice/train/teacher.h"
+#include "coppice/train/label_pass.h"
 
 namespace coppice {
 namespace {
 
 constexpr int64_t kMiddleCut = 1;       // of ops::kNeedCuts
 constexpr double kShortestFade = 1e-9;  // of -log beta, in the logarithm
-
-at::Tensor output_weight(const Model& model, int64_t layer) {
-  const std::string name = fmt::format("model.layers.{}.self_attn.o_proj.weight", layer);
-  const auto parameters = model.named_parameters();
-  const at::Tensor* weight = parameters.find(name);
-  if (weight == nullptr) fail_argument("training needs dense weights: there is no {}", name);
-  return weight->detach();
-}
-
-// Full attention that keeps, of every layer, what the gate reads and how long entries are needed.
-class LabelBackend final : public AttentionBackend {
- public:
-  LabelBackend(Model& model, ops::NeedUtility utility) : model_(model), utility_(utility) {
-    for (nn::DecoderLayer* layer : decoder_layers(model))
-      layer->set_observer([this](int64_t, const at::Tensor& residual, const at::Tensor& normed) {
-        norm_ = residual.to(at::kFloat).norm(2, {1});
-        inputs.push_back(normed.clone());
-      });
-  }
-  ~LabelBackend() override {
-    for (nn::DecoderLayer* layer : decoder_layers(model_)) layer->set_observer({});
-  }
-
-  at::Tensor forward(const AttentionInput& input, const Batch& batch) override {
-    ops::NeedInput need;
-    need.q = input.q;
-    need.k = input.k;
-    need.v = input.v;
-    need.output_weight = output_weight(model_, input.layer);
-    need.residual_norm = norm_;
-    need.cu_seqlens = batch.cu_seqlens;
-    need.scale = input.scale;
-    need.utility = utility_;
-    labels.push_back(ops::need_labels(need));
-    const at::Tensor zeros = torch::zeros({input.k.size(0), input.k.size(1)}, at::kFloat);
-    return ops::retention_attention(input.q, input.k, input.v, zeros.to(input.k.device()),
-                                    batch.cu_seqlens, input.scale);
-  }
-
-  std::vector<at::Tensor> inputs;       // [N, C] of each layer
-  std::vector<ops::NeedLabels> labels;  // of each layer
-
- private:
-  Model& model_;
-  ops::NeedUtility utility_;
-  at::Tensor norm_;  // [N]
-};
 
 // Of each token of a batch: tokens that follow it in its document, and its age at each cut (0 or
 // less where it comes after the cut).
@@ -118,7 +68,7 @@ SurvivalObjective::SurvivalObjective(Model& model, const SurvivalTraining& optio
     : options_(options), sigma_(torch::ones({1}, torch::kFloat)) {
   options_.validate();
   gate_parameters(model);  // refuses a model without gates
-  output_weight(model, 0);
+  LabelPass::check(model);
 }
 
 SurvivalObjective::~SurvivalObjective() = default;
@@ -130,12 +80,16 @@ const SurvivalObjective::Features& SurvivalObjective::features_of(Model& model,
   std::unique_ptr<Features>& slot = features_[micro.index];
   if (slot) return *slot;
   const torch::NoGradGuard no_gradient;
-  LabelBackend backend(model, options_.utility);
-  model.forward(micro.batch, backend);
   auto features = std::make_unique<Features>();
-  features->inputs = std::move(backend.inputs);
+  std::vector<ops::NeedLabels> labels;
+  LabelPass pass(model, [&](ops::NeedInput& need, const at::Tensor& normed) {
+    features->inputs.push_back(normed);
+    need.utility = options_.utility;
+    labels.push_back(ops::need_labels(need));
+  });
+  model.forward(micro.batch, pass);
   std::vector<at::Tensor> needed, cuts;
-  for (const ops::NeedLabels& label : backend.labels) {
+  for (const ops::NeedLabels& label : labels) {
     // The largest utility at this age or later.
     const at::Tensor later = std::get<0>(label.ages.flip({2}).cummax(2)).flip({2});
     at::Tensor share = torch::zeros_like(later);
@@ -155,14 +109,6 @@ const SurvivalObjective::Features& SurvivalObjective::features_of(Model& model,
 
 namespace {
 
-at::Tensor draw(int64_t count, int64_t below, Rng& rng) {
-  at::Tensor index = torch::empty({count}, torch::kLong);
-  for (int64_t i = 0; i < count; ++i)
-    index.mutable_data_ptr<int64_t>()[i] =
-        static_cast<int64_t>(rng.below(static_cast<uint64_t>(below)));
-  return index;
-}
-
 // zeta [n, L, Hkv] of tokens, their F and age at one cut -> mean loss of random pairs; undefined
 // where no pair is far enough apart.
 at::Tensor pair_loss(const at::Tensor& zeta, const at::Tensor& utility, const at::Tensor& age,
@@ -173,7 +119,8 @@ at::Tensor pair_loss(const at::Tensor& zeta, const at::Tensor& utility, const at
   const at::Tensor rho =
       (zeta.index_select(0, before) - log_age.unsqueeze(1).unsqueeze(2)).flatten();
   const at::Tensor f = utility.index_select(0, before).flatten();
-  const at::Tensor i = draw(options.pairs, f.numel(), rng), j = draw(options.pairs, f.numel(), rng);
+  const at::Tensor i = draw_places(options.pairs, f.numel(), rng),
+                   j = draw_places(options.pairs, f.numel(), rng);
   const at::Tensor gap = f.index_select(0, i) - f.index_select(0, j);
   const at::Tensor apart = gap.abs().gt(options.pair_gap).nonzero().squeeze(1);
   if (apart.numel() == 0) return {};
@@ -189,15 +136,10 @@ void SurvivalObjective::accumulate(Model& model, const MicroBatch& micro, const 
   const int64_t tokens = micro.batch.num_tokens();
   Rng rng(mix_seed(options_.seed, static_cast<uint64_t>(step.step),
                    static_cast<uint64_t>(micro.index)));
-  const at::Tensor chosen = draw(std::min(tokens, options_.tokens_per_update), tokens, rng);
+  const at::Tensor chosen = draw_places(std::min(tokens, options_.tokens_per_update), tokens, rng);
 
-  std::vector<at::Tensor> of_layers;
-  const std::vector<nn::DecoderLayer*> layers = decoder_layers(model);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const at::Tensor x = features.inputs[l].index_select(0, chosen);
-    of_layers.push_back(layers[l]->self_attn().gate()->forward(x));
-  }
-  const at::Tensor log_beta = torch::stack(of_layers, 1);  // [n, L, Hkv]
+  const at::Tensor log_beta = gate_outputs(
+      model, [&](std::size_t layer) { return features.inputs[layer].index_select(0, chosen); });
   const at::Tensor zeta = -(-log_beta).clamp_min(kShortestFade).log();
   const at::Tensor sigma = sigma_.clamp(0.25, 4.0);
 
@@ -240,13 +182,17 @@ std::vector<double> calibrate_thresholds(Model& model, const std::vector<Row>& r
   int64_t documents = 0, cache_rows = 0;
   for (const Row& row : rows) {
     const MicroBatch micro = make_micro_batch(row);
-    LabelBackend backend(model, utility);
-    model.forward(micro.batch, backend);
+    std::vector<ops::NeedLabels> labels;
+    LabelPass pass(model, [&](ops::NeedInput& need, const at::Tensor&) {
+      need.utility = utility;
+      labels.push_back(ops::need_labels(need));
+    });
+    model.forward(micro.batch, pass);
     const at::Tensor before =
         places_of(micro.batch).cut_age.select(1, kMiddleCut).gt(0).nonzero().squeeze(1);
     documents += micro.batch.num_sequences();
     cache_rows = 0;
-    for (const ops::NeedLabels& label : backend.labels) {
+    for (const ops::NeedLabels& label : labels) {
       utilities.push_back(label.cuts.select(2, kMiddleCut).index_select(0, before).flatten());
       cache_rows += label.cuts.size(1);
     }

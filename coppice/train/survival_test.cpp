@@ -69,42 +69,10 @@ TEST(SurvivalObjectiveTest, TheLossFallsAndOnlyGatesAndSigmaTakeGradients) {
 
 // States in the middle of the steps on one batch of rows, and between two of them.
 TEST(SurvivalObjectiveTest, G08_AResumedRunEqualsAnUnbrokenOne) {
-  const ScratchFolder folder;
-  const std::string data = folder.write("data.jsonl", random_documents(30, 150, 4));
   const std::vector<Row> rows = {random_row(160, 1)};
-  const auto train = [&](const std::string& state, int64_t stop_at, bool resume) {
-    const Tokenizer tokenizer = byte_tokenizer();
-    const DocumentEncoder encoder(tokenizer, nullptr);
-    std::vector<DocumentFile> files;
-    files.push_back(DocumentFile::open(data));
-    DocumentStream stream(files, {}, encoder, {.length = 96});
-    Packer packer(stream, 96, 4, 2);
-    const std::shared_ptr<Model> model = tiny_model();
-    SurvivalObjective objective(*model, small_training(*model, rows));
-    TrainerConfig config;
-    config.steps = 8;
-    config.batch_rows = 2;
-    config.schedule = {.peak = 1e-2, .floor = 1e-4, .warmup = 1};
-    config.save_every = 0;
-    config.state_path = state;
-    std::atomic<bool> stop = false;
-    TrainerHooks hooks;
-    hooks.stop = &stop;
-    hooks.on_step = [&](const Json& record) { stop = record["step"] == stop_at; };
-    const std::unique_ptr<Collective> single = make_single();
-    Trainer trainer(*model, packer, objective, *single, config, hooks);
-    if (resume) trainer.resume();
-    trainer.run();
-    return std::pair{trainer.optimizer().values().clone(), trainer.tokens()};
-  };
-  const auto [whole, tokens] = train(folder.file("whole"), 0, false);
-  for (const int64_t stop : {1, 3, 5}) {
-    const std::string state = folder.file(fmt::format("part-{}", stop));
-    train(state, stop, false);
-    const auto [values, seen] = train(state, 0, true);
-    EXPECT_TRUE(at::equal(values, whole)) << stop;
-    EXPECT_EQ(seen, tokens) << stop;
-  }
+  expect_resumed_equals_unbroken(
+      150, {1, 3, 5}, [] { return tiny_model(); },
+      [&](Model& model) { return SurvivalObjective(model, small_training(model, rows)); });
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coppice/core/error.h"
@@ -15,6 +17,7 @@
 #include "coppice/models/registry.h"
 #include "coppice/train/gate_parameters.h"
 #include "coppice/train/packer.h"
+#include "coppice/train/trainer.h"
 #include "tests/support/scratch_folder.h"
 
 namespace coppice::testing {
@@ -72,9 +75,9 @@ inline GateSpec tiny_spec(const std::string& variant = "head-row") {
   return spec;
 }
 
-inline std::shared_ptr<Model> tiny_model(at::ScalarType dtype = at::kFloat,
-                                         const std::string& variant = "head-row",
-                                         double bias = 2.0) {
+// With this gate.
+inline std::shared_ptr<Model> tiny_model_with(const GateWeights& gate,
+                                              at::ScalarType dtype = at::kFloat) {
   const torch::NoGradGuard no_gradient;
   torch::set_num_threads(1);  // threads cost more than these sizes are worth
   torch::manual_seed(1);
@@ -84,8 +87,14 @@ inline std::shared_ptr<Model> tiny_model(at::ScalarType dtype = at::kFloat,
     item.value().normal_(norm ? 1.0 : 0.0, norm ? 0.1 : 0.3);
   }
   model->to(dtype);
-  attach_gate(*model, new_gate(tiny_spec(variant), bias, 5));
+  attach_gate(*model, gate);
   return model;
+}
+
+inline std::shared_ptr<Model> tiny_model(at::ScalarType dtype = at::kFloat,
+                                         const std::string& variant = "head-row",
+                                         double bias = 2.0) {
+  return tiny_model_with(new_gate(tiny_spec(variant), bias, 5), dtype);
 }
 
 // Lines of plain documents with letters at random, 20 to `longest` characters each.
@@ -110,6 +119,49 @@ inline std::string message_of(const std::function<void()>& action) {
   }
   ADD_FAILURE() << "no error was thrown";
   return {};
+}
+
+// Fails unless runs of 8 steps that stop after `stops` steps and go on end as one that never
+// stopped. Each run trains a new model of `make_model` by an objective that `make_objective` makes
+// of it.
+template <typename MakeModel, typename MakeObjective>
+void expect_resumed_equals_unbroken(int64_t longest, const std::vector<int64_t>& stops,
+                                    MakeModel make_model, MakeObjective make_objective) {
+  const ScratchFolder folder;
+  const std::string data = folder.write("data.jsonl", random_documents(30, longest, 4));
+  const auto train = [&](const std::string& state, int64_t stop_at, bool resume) {
+    const Tokenizer tokenizer = byte_tokenizer();
+    const DocumentEncoder encoder(tokenizer, nullptr);
+    std::vector<DocumentFile> files;
+    files.push_back(DocumentFile::open(data));
+    DocumentStream stream(files, {}, encoder, {.length = 96});
+    Packer packer(stream, 96, 4, 2);
+    const std::shared_ptr<Model> model = make_model();
+    auto objective = make_objective(*model);
+    TrainerConfig config;
+    config.steps = 8;
+    config.batch_rows = 2;
+    config.schedule = {.peak = 1e-2, .floor = 1e-4, .warmup = 1};
+    config.save_every = 0;
+    config.state_path = state;
+    std::atomic<bool> stop = false;
+    TrainerHooks hooks;
+    hooks.stop = &stop;
+    hooks.on_step = [&](const Json& record) { stop = record["step"] == stop_at; };
+    const std::unique_ptr<Collective> single = make_single();
+    Trainer trainer(*model, packer, objective, *single, config, hooks);
+    if (resume) trainer.resume();
+    trainer.run();
+    return std::pair{trainer.optimizer().values().clone(), trainer.tokens()};
+  };
+  const auto [whole, tokens] = train(folder.file("whole"), 0, false);
+  for (const int64_t stop : stops) {
+    const std::string state = folder.file(fmt::format("part-{}", stop));
+    train(state, stop, false);
+    const auto [values, seen] = train(state, 0, true);
+    EXPECT_TRUE(at::equal(values, whole)) << stop;
+    EXPECT_EQ(seen, tokens) << stop;
+  }
 }
 
 }  // namespace coppice::testing

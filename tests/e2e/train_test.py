@@ -114,6 +114,28 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(used.returncode, 0, used.stderr)
         self.assertEqual(json.loads(used.stdout)["kv"]["policy"], "dbtrimkv")
 
+    def test_gates_of_other_kinds_train_and_serve_their_policy(self):
+        prompt = self.dir / "prompt.txt"
+        prompt.write_text("the hen and the other hen " * 6)
+        for kind in ("kvzap", "fastkvzip"):
+            out = f"{kind}.safetensors"
+            done = self.train(out, "--json", "--gate-kind", kind, "--stage", 1, "--updates", 4, "--update-tokens", 32)
+            self.assertGreater(json.loads(done.stdout)["last_steps"]["repeat"], 0)
+            shown = subprocess.run([COPPICE, "inspect", str(self.dir / out), "--json"], capture_output=True, text=True,
+                                   check=True)
+            self.assertEqual(json.loads(shown.stdout)["kind"], f"{kind} gate")
+            run = [COPPICE, "run", "--model", self.model, "--gate", str(self.dir / out), "--kv-budget", "16", "--raw",
+                   "--prompt-file", str(prompt), "--max-tokens", "4", "--json"]
+            used = subprocess.run(run, capture_output=True, text=True, check=False)
+            self.assertEqual(used.returncode, 0, used.stderr)
+            self.assertEqual(json.loads(used.stdout)["kv"]["policy"], kind)
+            other = subprocess.run([*run, "--policy", "dbtrimkv"], capture_output=True, text=True, check=False)
+            self.assertNotEqual(other.returncode, 0)
+            self.assertIn("retention gate", other.stderr)
+            self.assertIn("--stage 1", self.train("no", "--gate-kind", kind, code=2).stderr)
+            self.assertIn("--gate-kind", self.train("no", "--init-from", self.dir / out, drop=("--width",),
+                                                    code=1).stderr)
+
     def test_a_stopped_run_goes_on_as_if_it_had_not(self):
         self.train("whole.safetensors")
         child = subprocess.Popen(self.flags("part.safetensors", "--save-every", 1), stderr=subprocess.PIPE, text=True)

@@ -10,6 +10,7 @@
 #include "coppice/loader/safetensors_file.h"
 #include "coppice/loader/torch_archive.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/rival_gates.h"
 #include "tests/support/scratch_folder.h"
 
 namespace {
@@ -85,6 +86,10 @@ std::vector<std::string> fuzz_seeds() {
     }
     write_safetensors(folder.file("published"), published, {{"variant", ""}});
     seeds.push_back(read_text_file(folder.file("published")));
+  }
+  for (const GateSpec& spec : testing::rival_specs({2, 2, 4, 4})) {
+    save_gate(folder.file("gate"), testing::random_rival_gate(spec), StorageType::kF32);
+    seeds.push_back(read_text_file(folder.file("gate")));
   }
   return seeds;
 }
