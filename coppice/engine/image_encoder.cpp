@@ -25,7 +25,8 @@ std::unique_ptr<ImageEncoder> ImageEncoder::load(const Checkpoint& checkpoint, W
   std::unique_ptr<VisionTower> tower = load_vision(checkpoint, mode);
   if (!tower) return nullptr;
   if (checkpoint.image_processor_config().is_null())
-    fail(ErrorCode::kNotFound, "{}: has no preprocessor_config.json, which pictures need",
+    fail(ErrorCode::kNotFound,
+         "{}: has no preprocessor_config.json or processor_config.json, which pictures need",
          checkpoint.path());
   return std::make_unique<ImageEncoder>(
       std::move(tower), ImageProcessor::from_config(checkpoint.image_processor_config()));

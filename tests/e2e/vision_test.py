@@ -6,8 +6,10 @@ import base64
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -206,11 +208,33 @@ class QwenTest(unittest.TestCase):
         self.assertGreater(plan["bytes"]["vision"], 100_000)
         self.assertIn("qwen3_vl_text", self.call("inspect").stdout)
 
+    def test_the_plan_counts_embeddings_of_several_layers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(self.MODEL, pathlib.Path(folder) / "m")
+            config = json.loads((model / "config.json").read_text())
+            config["vision_config"]["deepstack_visual_indexes"] = []
+            (model / "config.json").write_text(json.dumps(config))
+            done = subprocess.run([COPPICE, "plan", "--json", "--model", model, "--weights", "float32", "--chunk", "64"],
+                                  capture_output=True, text=True, check=True)
+        with_them = json.loads(self.call("plan", "--json", "--chunk", 64).stdout)
+        more = with_them["bytes"]["scratch"] - json.loads(done.stdout)["bytes"]["scratch"]
+        self.assertGreaterEqual(more, 64 * 3 * 32 * 4)  # a chunk of three layers' width in float32
+
+    def test_the_image_processor_may_stand_in_processor_config(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(self.MODEL, pathlib.Path(folder) / "m")
+            processor = json.loads((model / "preprocessor_config.json").read_text())
+            (model / "preprocessor_config.json").unlink()
+            (model / "processor_config.json").write_text(json.dumps(
+                {"image_processor": processor, "processor_class": "Qwen3VLProcessor"}))
+            done = subprocess.run([COPPICE, "run", "--model", model, "--weights", "float32", "--json", "--temperature", "0",
+                                   "--max-tokens", "10", "--kv-budget", "full", "--image", PICTURES / "photo.png", "What is it?"],
+                                  capture_output=True, text=True, check=True)
+        self.assertEqual(json.loads(done.stdout)["text"], self.json("--image", PICTURES / "photo.png", "What is it?")["text"])
+
 
 class TextModelTest(unittest.TestCase):
     def test_a_text_model_says_so(self):
-        sys.path.insert(0, str(pathlib.Path(__file__).parent))
-        import tempfile
         import tiny_gguf
         with tempfile.TemporaryDirectory() as folder:
             model = str(pathlib.Path(folder) / "tiny.gguf")
