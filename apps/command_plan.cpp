@@ -50,11 +50,13 @@ constexpr int64_t kRequestBytes = 768 << 10;
 
 // Activations of one pass, all float32: the residual stream and its norm, the projections, the
 // feed-forward parts that live at once, and for each sequence a row of logits with its copy for
-// sampling.
+// sampling. Embeddings that bring features for several layers (DeepStack) live as long as the pass.
 int64_t scratch_bytes(const ModelArgs& args, int64_t pass_tokens, int64_t sequences) {
   const int64_t heads = args.num_attention_heads + 2 * args.num_key_value_heads;
   const int64_t attention = 2 * heads * args.head_dim + args.num_attention_heads * args.head_dim;
-  const int64_t values = 3 * args.hidden_size + std::max(attention, 3 * args.intermediate_size);
+  const int64_t wide = args.deepstack_layers > 0 ? args.embedding_width() : 0;
+  const int64_t values =
+      wide + 3 * args.hidden_size + std::max(attention, 3 * args.intermediate_size);
   const auto floats = static_cast<double>(pass_tokens * values + 2 * sequences * args.vocab_size);
   return static_cast<int64_t>(floats * sizeof(float) * kScratchFactor);
 }

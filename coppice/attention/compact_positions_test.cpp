@@ -60,7 +60,7 @@ struct Feed {
 
   // Appends `count` tokens; true when rows were renumbered first.
   bool step(int64_t count) {
-    const bool due = compaction_due(cache, id, count, trained);
+    const bool due = count > trained - cache.next_rotary(id);
     if (due) {
       compact_positions(cache, id, frequencies(), trained);
       ++compactions;

@@ -156,7 +156,8 @@ void KvCache::append(int64_t layer, SequenceId id, const at::Tensor& k, const at
                      const at::Tensor& log_beta, const at::Tensor& modality) {
   Sequence& sequence = find(id);
   const std::size_t first_row = row_index(layer, 0);
-  const NewEntries entries{k, v, log_beta, modality, sequence.tokens_seen, sequence.next_rotary};
+  const NewEntries entries{
+      k, v, log_beta, modality, sequence.tokens_seen, sequence.next_rotary, sequence.pass_rotary};
   check_new_entries(sequence, layer, entries);
   const std::span<BlockTable> rows =
       std::span(sequence.rows).subspan(first_row, static_cast<std::size_t>(config_.num_kv_heads));
@@ -175,7 +176,8 @@ void KvCache::commit(SequenceId id) {
     fail_argument("KV cache: commit of sequence {} needs a pass with all {} layers appended", id,
                   config_.num_layers);
   sequence.tokens_seen += sequence.tokens_in_pass;
-  sequence.next_rotary += sequence.tokens_in_pass;
+  sequence.next_rotary = rotary_after_pass(id);
+  sequence.pass_rotary.clear();
   sequence.tokens_in_pass = 0;
   sequence.pass_notes.clear();
 }
@@ -186,6 +188,26 @@ at::Tensor& KvCache::rotary_positions() {
 }
 
 int64_t KvCache::next_rotary(SequenceId id) const { return find(id).next_rotary; }
+
+int64_t KvCache::rotary_after_pass(SequenceId id) const {
+  const Sequence& sequence = find(id);
+  return sequence.pass_rotary.empty() ? sequence.next_rotary + sequence.tokens_in_pass
+                                      : sequence.pass_next_rotary;
+}
+
+void KvCache::set_pass_rotary(SequenceId id, std::vector<int32_t> positions, int64_t next) {
+  Sequence& sequence = find(id);
+  const bool appended =
+      std::find(sequence.appended.begin(), sequence.appended.end(), 1) != sequence.appended.end();
+  if (sequence.tokens_in_pass == 0 || appended ||
+      static_cast<int64_t>(positions.size()) != sequence.tokens_in_pass || next < 0 ||
+      next > std::numeric_limits<int32_t>::max())
+    fail_argument("KV cache: {} rotary positions and then {}, for a pass of {} tokens{}",
+                  positions.size(), next, sequence.tokens_in_pass,
+                  appended ? " of which some are written" : "");
+  sequence.pass_rotary = std::move(positions);
+  sequence.pass_next_rotary = next;
+}
 
 void KvCache::set_next_rotary(SequenceId id, int64_t position) {
   COPPICE_CHECK(config_.rotary_positions, "the KV cache keeps no rotary positions");
@@ -215,6 +237,7 @@ void KvCache::rollback(SequenceId id) {
     trim(row);
   }
   sequence.tokens_in_pass = 0;
+  sequence.pass_rotary.clear();
   sequence.pass_notes.clear();
 }
 

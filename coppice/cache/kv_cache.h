@@ -123,11 +123,16 @@ class KvCache final {
   const at::Tensor& aux() const { return pools_.aux; }
   at::Tensor& modalities() { return pools_.modalities; }  // [blocks, 16] uint8
 
-  // With CacheConfig::rotary_positions alone (kInternal otherwise): what each key is rotated to.
-  // append() writes next_rotary .. next_rotary + T - 1 and commit() adds T to it. Equal to the
-  // original positions until set_next_rotary. set REQUIRES: no pass in progress.
-  at::Tensor& rotary_positions();  // [blocks, 16] int32
+  // What the next key is rotated to. A pass takes next_rotary .. next_rotary + T - 1 and commit()
+  // adds T, unless set_pass_rotary() says otherwise: of tokens with three-part positions, which do
+  // not just rise by one, it gives the time part of each, and what follows the pass. Equal to the
+  // original positions until then. REQUIRES: a pass in progress, nothing appended.
   int64_t next_rotary(SequenceId sequence) const;
+  int64_t rotary_after_pass(SequenceId sequence) const;
+  void set_pass_rotary(SequenceId sequence, std::vector<int32_t> positions, int64_t next);
+  // With CacheConfig::rotary_positions alone (kInternal otherwise): what each key is rotated to,
+  // and another next_rotary. REQUIRES: no pass in progress.
+  at::Tensor& rotary_positions();  // [blocks, 16] int32
   void set_next_rotary(SequenceId sequence, int64_t position);
 
   // Copies of one row in row order, for tests, studies and reference paths.
@@ -172,6 +177,8 @@ class KvCache final {
     int64_t tokens_in_pass = 0;
     int64_t entries = 0;
     int64_t next_rotary = 0;
+    std::vector<int32_t> pass_rotary;  // [tokens_in_pass]; empty: they rise by one
+    int64_t pass_next_rotary = 0;      // with it
     std::vector<at::Tensor> notes, pass_notes;
   };
 

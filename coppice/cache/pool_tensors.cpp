@@ -117,12 +117,14 @@ void write_entries_reference(PoolTensors& pools, std::span<const BlockTable> row
                              const NewEntries& entries) {
   const int64_t tokens = entries.k.size(0), heads = entries.k.size(1), width = entries.k.size(2);
   const int64_t count = tokens * heads;
-  std::vector<int64_t> slots, positions;
+  std::vector<int64_t> slots, positions, rotary;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t h = 0; h < heads; ++h) {
       const BlockTable& row = rows[static_cast<std::size_t>(h)];
       slots.push_back(row.slot(row.length + t));
       positions.push_back(entries.first_position + t);
+      rotary.push_back(entries.rotary.empty() ? entries.first_rotary + t
+                                              : entries.rotary[static_cast<std::size_t>(t)]);
     }
   }
   const auto [block, place] = split(slots, pools.keys);
@@ -143,8 +145,7 @@ void write_entries_reference(PoolTensors& pools, std::span<const BlockTable> row
   const at::Tensor position = indices(positions, block).to(at::kInt);
   pools.positions.index_put_({block, place}, position);
   if (pools.rotary.defined())
-    pools.rotary.index_put_({block, place},
-                            position + (entries.first_rotary - entries.first_position));
+    pools.rotary.index_put_({block, place}, indices(rotary, block).to(at::kInt));
   pools.log_betas.index_put_({block, place}, log_beta);
   pools.aux.index_put_({block, place}, at::zeros({count}, pools.aux.options()));
   pools.modalities.index_put_({block, place}, modality);

@@ -40,7 +40,8 @@ struct NewEntries {
   at::Tensor log_beta;  // [T, Hkv]
   at::Tensor modality;  // [T]
   int64_t first_position = 0;
-  int64_t first_rotary = 0;  // unused where the pool keeps none
+  int64_t first_rotary = 0;              // unused where the pool keeps none
+  std::span<const int32_t> rotary = {};  // [T], where they do not just rise by one
 };
 
 // Writes entry t of head h to place rows[h].length + t of that row, aux 0. The rows' blocks must

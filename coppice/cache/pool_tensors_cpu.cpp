@@ -119,7 +119,9 @@ void write_metadata(PoolTensors& pools, std::span<const BlockTable> rows,
       log_betas[slot] = beta != nullptr ? beta[t * heads + h] : 0.0f;
       aux[slot] = 0.0f;
       modalities[slot] = kind != nullptr ? kind[t] : uint8_t{0};
-      if (rotary != nullptr) rotary[slot] = static_cast<int32_t>(entries.first_rotary + t);
+      if (rotary != nullptr)
+        rotary[slot] = entries.rotary.empty() ? static_cast<int32_t>(entries.first_rotary + t)
+                                              : entries.rotary[static_cast<std::size_t>(t)];
     }
   }
 }

@@ -139,7 +139,8 @@ SequenceContext Engine::State::make_context(const Request& request) const {
   if (context.tokens.empty() && config.begin_token_id) {
     context.tokens.push_back(*config.begin_token_id);
   }
-  add_images(context.images, request.images, read, context.num_tokens(), model->args().hidden_size);
+  add_images(context.images, request.images, read, context.num_tokens(),
+             model->args().embedding_width());
   const int64_t pictures_end = context.images.empty() ? 0 : context.images.back().end();
   if (pictures_end > context.num_tokens() && request.sampling.max_tokens != 0) {
     fail_argument("picture: {} of its tokens are missing at the end of the prompt",

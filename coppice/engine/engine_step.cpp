@@ -10,6 +10,7 @@
 #include "coppice/core/error.h"
 #include "coppice/core/log.h"
 #include "coppice/engine/engine_state.h"
+#include "coppice/engine/token_positions.h"
 
 namespace coppice {
 namespace {
@@ -218,9 +219,14 @@ void Engine::State::make_positions(std::span<StepPart> parts) {
   const int64_t range = model->args().max_position_embeddings;
   for (const StepPart& part : parts) {
     const SequenceId id = *part.sequence->context().cache_id;
-    if (compaction_due(cache, id, part.tokens, range)) {
-      compact_positions(cache, id, inv_freq, range);
-    }
+    const std::vector<ImageSpan>& images = part.sequence->context().images;
+    const int64_t reach =
+        token_positions(images, cache.tokens_seen(id), part.tokens, cache.next_rotary(id)).reach;
+    if (reach <= range) continue;
+    std::vector<RotaryGroup> groups;
+    for (const ImageSpan& span : images)
+      if (span.has_grid()) groups.push_back({span.begin, span.end(), span.extent()});
+    compact_positions(cache, id, inv_freq, range, groups);
   }
 }
 

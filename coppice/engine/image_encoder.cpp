@@ -25,7 +25,8 @@ std::unique_ptr<ImageEncoder> ImageEncoder::load(const Checkpoint& checkpoint, W
   std::unique_ptr<VisionTower> tower = load_vision(checkpoint, mode);
   if (!tower) return nullptr;
   if (checkpoint.image_processor_config().is_null())
-    fail(ErrorCode::kNotFound, "{}: has no preprocessor_config.json, which pictures need",
+    fail(ErrorCode::kNotFound,
+         "{}: has no preprocessor_config.json or processor_config.json, which pictures need",
          checkpoint.path());
   return std::make_unique<ImageEncoder>(
       std::move(tower), ImageProcessor::from_config(checkpoint.image_processor_config()));
@@ -41,8 +42,10 @@ ImageEncoder::Encoded ImageEncoder::encode(std::span<const std::byte> file) {
     return kept_.front();
   }
   VisionInput input = processor_->process(decode_picture(file, limits_));
-  Encoded encoded{hash,
-                  tower_->encode(at::from_blob(input.values.data(), input.shape, at::kFloat))};
+  const PictureGrid patches{input.grid_height, input.grid_width};
+  Encoded encoded{
+      hash, tower_->encode(at::from_blob(input.values.data(), input.shape, at::kFloat), patches),
+      tower_->token_grid(patches)};
   COPPICE_CHECK(encoded.embeddings.size(0) > 0, "a vision tower gave no embeddings");
   ++encoded_;
   const auto bytes = [](const Encoded& one) {
@@ -78,7 +81,9 @@ void set_prompt(Request& request, std::span<const int32_t> ids, int32_t image_to
       request.images.push_back({.begin = first + static_cast<int64_t>(request.prompt.size()),
                                 .tokens = copies,
                                 .hash = picture.hash,
-                                .embeddings = picture.embeddings});
+                                .embeddings = picture.embeddings,
+                                .grid_height = picture.grid.height,
+                                .grid_width = picture.grid.width});
     }
     request.prompt.insert(request.prompt.end(), static_cast<std::size_t>(copies), id);
   }

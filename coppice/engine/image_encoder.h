@@ -31,7 +31,8 @@ class ImageEncoder final {
 
   struct Encoded {
     std::string hash;       // SHA-256 of the file
-    at::Tensor embeddings;  // [n, C] float32, n >= 1; shared, never written
+    at::Tensor embeddings;  // [n, W] float32, n >= 1; shared, never written
+    PictureGrid grid = {};  // of its tokens; none: they stand in a line
   };
   // Throws as decode_picture and ImageProcessor::process.
   Encoded encode(std::span<const std::byte> file);

@@ -39,6 +39,12 @@ void add_images(std::vector<ImageSpan>& known, std::span<const ImageSpan> given,
       fail_argument("picture: expected embeddings [{}, {}], got {} dims with {} values",
                     span.tokens, width, rows.defined() ? rows.dim() : 0,
                     rows.defined() ? rows.numel() : 0);
+    const bool in_line = span.grid_height == 0 && span.grid_width == 0;
+    if (!in_line &&
+        (span.grid_height < 1 || span.grid_width < 1 || span.tokens % span.grid_height != 0 ||
+         span.tokens / span.grid_height != span.grid_width))
+      fail_argument("picture: {} tokens do not fill a grid of {} x {}", span.tokens,
+                    span.grid_width, span.grid_height);
     known.push_back(span);
   }
 }

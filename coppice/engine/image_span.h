@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,12 +16,19 @@
 namespace coppice {
 
 struct ImageSpan {
-  int64_t begin = 0;      // of the first token
-  int64_t tokens = 0;     // at least 1
-  std::string hash;       // of the picture and of how it was encoded
-  at::Tensor embeddings;  // [tokens, C]; undefined once they were read
+  int64_t begin = 0;   // of the first token
+  int64_t tokens = 0;  // at least 1
+  std::string hash;    // of the picture and of how it was encoded
+  at::Tensor
+      embeddings;  // [tokens, W] of ModelArgs::embedding_width; undefined once they were read
+  // Of its tokens, row by row, for models with three-part positions; 0: they stand in a line.
+  int64_t grid_height = 0;
+  int64_t grid_width = 0;
 
   int64_t end() const { return begin + tokens; }
+  bool has_grid() const { return grid_height > 0; }
+  // Rotary positions that it takes up: the text behind it goes on so far from its beginning.
+  int64_t extent() const { return has_grid() ? std::max(grid_height, grid_width) : tokens; }
   bool same_place(const ImageSpan& other) const {
     return begin == other.begin && tokens == other.tokens && hash == other.hash;
   }

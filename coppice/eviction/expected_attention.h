@@ -23,7 +23,7 @@ at::Tensor mean_rotation(const at::Tensor& inv_freq, int64_t first, int64_t coun
 at::Tensor expected_probabilities(const at::Tensor& mean, const at::Tensor& covariance,
                                   const at::Tensor& keys);
 
-// Queries as they were before their rotation to positions first and on. q [T, H, D] -> the same.
-at::Tensor unrotate(const at::Tensor& q, const at::Tensor& inv_freq, int64_t first);
+// Queries as they were before their rotation by angles `turns` [T, D/2]. q [T, H, D] -> the same.
+at::Tensor unrotate(const at::Tensor& q, const at::Tensor& turns);
 
 }  // namespace coppice

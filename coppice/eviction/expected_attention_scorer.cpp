@@ -45,9 +45,8 @@ class ExpectedAttentionScorer final : public Scorer {
     const bool known = notes.size() == pending.size();
     const int64_t tokens = pass.q.size(0);
     const int64_t skip = std::clamp<int64_t>(options_.sinks - view.tokens_seen(), 0, tokens);
-    const at::Tensor q = unrotate(pass.q, pass.inv_freq, pass.first_rotary)
-                             .narrow(0, skip, tokens - skip)
-                             .transpose(0, 1);  // [Hq, T, D]
+    const at::Tensor q =
+        unrotate(pass.q, pass.turns).narrow(0, skip, tokens - skip).transpose(0, 1);  // [Hq, T, D]
     const std::size_t at = 2 * static_cast<std::size_t>(pass.layer);
     pending[at] = q.sum(1);
     pending[at + 1] = at::matmul(q.transpose(1, 2), q);
@@ -127,8 +126,8 @@ at::Tensor expected_probabilities(const at::Tensor& mean, const at::Tensor& cova
   return at::softmax(logits, -1);
 }
 
-at::Tensor unrotate(const at::Tensor& q, const at::Tensor& inv_freq, int64_t first) {
-  const at::Tensor turn = angles(inv_freq, first, q.size(0)).unsqueeze(1);
+at::Tensor unrotate(const at::Tensor& q, const at::Tensor& turns) {
+  const at::Tensor turn = turns.unsqueeze(1);
   const int64_t half = q.size(2) / 2;
   const at::Tensor low = q.narrow(2, 0, half).to(at::kDouble);
   const at::Tensor high = q.narrow(2, half, half).to(at::kDouble);

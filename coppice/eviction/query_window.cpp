@@ -76,7 +76,7 @@ void QueryWindowScorer::observe(const SequenceView& view, const PassQueries& pas
   pending[layer] =
       older == 0 ? newest.clone()
                  : at::cat({notes[layer].narrow(0, notes[layer].size(0) - older, older), newest});
-  pending.back() = at::tensor(view.next_rotary() + pass.q.size(0), at::kLong);
+  pending.back() = at::tensor(view.rotary_after_pass(), at::kLong);
 }
 
 void QueryWindowScorer::note(const SequenceView& view) const {

@@ -312,7 +312,8 @@ TEST(GoldenRivals, expected_attention_statistics) {
   // Rotating back by -p is rotating by p.
   Tensor rotated = at::zeros({6, 1, 2});
   for (int64_t t = 0; t < 6; ++t)
-    rotated.narrow(0, t, 1).copy_(unrotate(before.narrow(0, t, 1).unsqueeze(1), inv_freq, -t));
+    rotated.narrow(0, t, 1).copy_(
+        unrotate(before.narrow(0, t, 1).unsqueeze(1), at::full({1, 1}, -static_cast<double>(t))));
   const Tensor keys =
       at::tensor({0.5f, 1.0f, -0.3f, 0.2f, 1.1f, -0.4f, 0.7f, 0.9f, -1.0f, 0.1f, 0.3f, -0.8f})
           .view({6, 1, 2});
@@ -326,7 +327,7 @@ TEST(GoldenRivals, expected_attention_statistics) {
     rig.cache.append(0, rig.id, k, k, {}, {});
     PassQueries pass;
     pass.q = rotated.narrow(0, first, count);
-    pass.first_rotary = first;
+    pass.turns = at::arange(first, first + count, at::kDouble).unsqueeze(1) * inv_freq;
     pass.inv_freq = inv_freq;
     rig.policy.observe(rig.cache, rig.id, pass, 1.0 / std::sqrt(2.0));
     rig.finish();

@@ -40,9 +40,9 @@ struct ScorerNeeds {
 struct PassQueries {
   int64_t layer = 0;
   at::Tensor q;  // [T, Hq, D] float32: rotated, times the scale of the scores
-  // Where needs() names rope: what the first query was rotated to, one more for each that follows,
-  // and the model's frequencies.
-  int64_t first_rotary = 0;
+  // Where needs() names rope: the angles that the queries were rotated by, and the model's
+  // frequencies.
+  at::Tensor turns;     // [T, D/2] float64
   at::Tensor inv_freq;  // [D/2] float32
 };
 

@@ -24,6 +24,7 @@ class SequenceView final {
   int64_t tokens_seen() const { return cache_.tokens_seen(sequence_); }
   int64_t tokens_in_pass() const { return cache_.tokens_in_pass(sequence_); }
   int64_t next_rotary() const { return cache_.next_rotary(sequence_); }
+  int64_t rotary_after_pass() const { return cache_.rotary_after_pass(sequence_); }
   int64_t length(int64_t layer, int64_t head) const {
     return cache_.row(sequence_, layer, head).length;
   }

@@ -240,6 +240,20 @@ TEST_F(CheckpointFiles, chat_templates_are_found_wherever_they_stand) {
             (Templates{{"default", "four"}, {"extra", "five"}, {"rag", "three"}}));
 }
 
+TEST_F(CheckpointFiles, the_image_processor_is_found_in_either_file) {
+  write_folder(R"({"model_type":"llava","text_config":{"model_type":"llama"}})");
+  const auto found = [&] { return Checkpoint::open(folder_.path()).image_processor_config(); };
+  EXPECT_TRUE(found().is_null());
+  folder_.write("preprocessor_config.json", R"({"of":"its own"})");
+  EXPECT_EQ(found(), Json({{"of", "its own"}}));
+  folder_.write("processor_config.json", R"({"processor_class":"P"})");
+  EXPECT_EQ(found(), Json({{"of", "its own"}}));
+  folder_.write("processor_config.json", R"({"image_processor":{"of":"all"}})");
+  EXPECT_EQ(found(), Json({{"of", "all"}}));
+  folder_.write("processor_config.json", "[1]");
+  EXPECT_MENTIONS(refusal_of(found), "processor_config.json");
+}
+
 TEST_F(CheckpointFiles, a_folder_is_read_and_its_faults_are_told) {
   EXPECT_MENTIONS(refusal_of([&] { Checkpoint::open(folder_.path()); }), "config.json");
   write_folder();

@@ -128,6 +128,15 @@ std::map<std::string, std::string> read_templates(const Json& tokenizer, const f
   return result;
 }
 
+// Newer folders hold it in processor_config.json, which then counts; older ones have a file of its
+// own.
+Json read_image_processor(const fs::path& folder) {
+  const Json all = read_object_if_there(folder / "processor_config.json");
+  if (all.contains("image_processor")) return all["image_processor"];
+  if (!is_there(folder / "preprocessor_config.json")) return {};
+  return read_object(folder / "preprocessor_config.json");
+}
+
 }  // namespace
 
 void add_token_ids(const Json& value, std::string_view what, std::vector<int64_t>& ids) {
@@ -155,8 +164,7 @@ CheckpointParts read_folder_checkpoint(const std::string& path) {
   if (has_vision) {
     parts.vision_config = std::move(parts.config);
     parts.config = text_config_of(parts.vision_config);
-    if (is_there(folder / "preprocessor_config.json"))
-      parts.image_processor = read_object(folder / "preprocessor_config.json");
+    parts.image_processor = read_image_processor(folder);
   }
   const Json name = parts.config.value("_name_or_path", Json());
   std::error_code ignored;

@@ -5,6 +5,8 @@
 //           vision_config() is the whole of config.json
 //           tensors: "model...." and "lm_head.weight" of the text model, "vision_tower...." and
 //           "multi_modal_projector...." of the vision side
+//   qwen3_vl  likewise; config() also tells "deepstack_layers", how many layers of the vision side
+//           feed the text model. Tensors of the vision side: "visual...."
 //
 // Three spellings of the names are in use ("language_model.model.layers...", "model.language_model.
 // layers...", and "vision_tower.vision_model.encoder..." beside "vision_tower.encoder..."); all

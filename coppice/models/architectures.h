@@ -10,5 +10,6 @@ namespace coppice::models {
 std::shared_ptr<Model> make_llama(const ModelArgs& args);
 std::shared_ptr<Model> make_qwen2(const ModelArgs& args);
 std::shared_ptr<Model> make_qwen3(const ModelArgs& args);
+std::shared_ptr<Model> make_qwen3_vl_text(const ModelArgs& args);
 
 }  // namespace coppice::models

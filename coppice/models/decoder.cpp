@@ -37,18 +37,37 @@ at::Tensor scaled_frequencies(const ModelArgs& args) {
                 rope.rope_type);
 }
 
+std::vector<int64_t> axes_of_frequencies(const ModelArgs& args) {
+  const std::vector<int64_t>& sections = args.rope.mrope_section;
+  if (sections.empty()) return {};
+  std::vector<int64_t> axes(static_cast<std::size_t>(args.head_dim / 2), 0);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::size_t axis = i % 3;
+    if (axis != 0 && static_cast<int64_t>(i) < 3 * sections[axis])
+      axes[i] = static_cast<int64_t>(axis);
+  }
+  return axes;
+}
+
+// Embeddings that bring more than the first layer's input: what layer i adds behind itself.
+at::Tensor deepstack_part(const Batch& batch, int64_t layer, const ModelArgs& args) {
+  if (!batch.embeddings.defined() || layer >= args.deepstack_layers) return {};
+  return batch.embeddings.narrow(1, (layer + 1) * args.hidden_size, args.hidden_size);
+}
+
 }  // namespace
 
 ops::RopeTable make_rope_table(const ModelArgs& args) {
   at::Tensor frequencies = scaled_frequencies(args);
   const std::vector<float>& factors = args.rope.frequency_factors;
-  if (factors.empty()) return ops::RopeTable(frequencies);
+  if (factors.empty()) return ops::RopeTable(frequencies, axes_of_frequencies(args));
   if (static_cast<int64_t>(factors.size()) != frequencies.numel())
     fail_argument("rope: expected {} frequency factors, got {}", frequencies.numel(),
                   factors.size());
   for (float factor : factors)
     if (!(factor > 0)) fail_argument("rope: a frequency factor must be above 0, got {}", factor);
-  return ops::RopeTable(frequencies / torch::tensor(factors, torch::kFloat));
+  return ops::RopeTable(frequencies / torch::tensor(factors, torch::kFloat),
+                        axes_of_frequencies(args));
 }
 
 Decoder::Decoder(const ModelArgs& args, const DecoderOptions& options)
@@ -76,10 +95,11 @@ ForwardState Decoder::begin(Batch batch) {
   if (batch.token_ids.defined()) {
     x = embed_tokens_->forward(batch.token_ids);
   } else {
-    if (batch.embeddings.size(1) != args().hidden_size)
+    if (batch.embeddings.size(1) != args().embedding_width())
       fail_argument("batch: expected embeddings [{}, {}], got [{}, {}]", batch.num_tokens(),
-                    args().hidden_size, batch.num_tokens(), batch.embeddings.size(1));
-    x = batch.embeddings.clone();  // the layers add to x in place
+                    args().embedding_width(), batch.num_tokens(), batch.embeddings.size(1));
+    // A copy: the layers add to x in place.
+    x = batch.embeddings.narrow(1, 0, args().hidden_size).clone(at::MemoryFormat::Contiguous);
   }
   // Never in 16 bits: neighbouring positions would share their angles.
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -90,9 +110,12 @@ ForwardState Decoder::begin(Batch batch) {
 bool Decoder::advance(ForwardState& state, AttentionBackend& backend, int64_t layers) {
   const auto all = static_cast<int64_t>(layers_.size());
   const int64_t end = std::min(all, state.next_layer + layers);
-  for (int64_t& i = state.next_layer; i < end; ++i)
+  for (int64_t& i = state.next_layer; i < end; ++i) {
     state.delta = layers_[static_cast<std::size_t>(i)]->forward(state.x, state.delta, state.angles,
                                                                 state.batch, backend);
+    const at::Tensor more = deepstack_part(state.batch, i, args());
+    if (more.defined()) state.delta = state.delta + more;
+  }
   return state.next_layer == all;
 }
 

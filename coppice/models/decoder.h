@@ -41,6 +41,8 @@ class Decoder final : public Model {
 };
 
 // The rotation table that ModelArgs asks for. Throws kInvalidArgument when factors do not fit.
+// With three-part positions, frequency i belongs to height where i = 1, 4, 7, ..., to width where i
+// = 2, 5, 8, ..., each until its section is full, and to time elsewhere.
 ops::RopeTable make_rope_table(const ModelArgs& args);
 
 }  // namespace coppice::models

@@ -118,7 +118,7 @@ class LlavaTower final : public VisionTower {
     load(loader, mode, text_width, config.value("multimodal_projector_bias", Json(true)) == true);
   }
 
-  at::Tensor encode(const at::Tensor& pixels) const override {
+  at::Tensor encode(const at::Tensor& pixels, const PictureGrid&) const override {
     const c10::InferenceMode inference;
     const int64_t side = args_.image_size;
     if (pixels.dim() != 3 || pixels.size(0) != 3 || pixels.size(1) != side ||
@@ -188,11 +188,11 @@ class LlavaTower final : public VisionTower {
 
 std::unique_ptr<VisionTower> make_llava_tower(const Json& config, const ModelArgs& text,
                                               WeightLoader& loader, WeightMode mode) {
-  const Json id = config.value("image_token_index", config.value("image_token_id", Json(32000)));
-  if (!id.is_number_integer() || id < 0 || id >= text.vocab_size)
-    fail_argument("image_token_index must be a token of the vocabulary of {}, got {}",
-                  text.vocab_size, dump_json(id).substr(0, 40));
-  return std::make_unique<LlavaTower>(config, text.hidden_size, id.get<int64_t>(), loader, mode);
+  const char* const key = config.contains("image_token_index") || !config.contains("image_token_id")
+                              ? "image_token_index"
+                              : "image_token_id";
+  const int64_t id = image_token_of(config, key, 32000, text.vocab_size);
+  return std::make_unique<LlavaTower>(config, text.hidden_size, id, loader, mode);
 }
 
 }  // namespace coppice::models

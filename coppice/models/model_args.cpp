@@ -99,6 +99,29 @@ void read_rope_scaling(const Reader& scaling, int64_t max_positions, RopeArgs& r
       scaling.size_or("original_max_position_embeddings", max_positions);
 }
 
+// Three numbers that divide the frequencies.
+std::vector<int64_t> read_sections(const Json& value, int64_t head_dim) {
+  std::vector<int64_t> sections;
+  for (const Json& one : value.is_array() ? value : Json::array()) {
+    const bool fits = one.is_number_integer() && one >= 0 && one <= head_dim;
+    sections.push_back(fits ? one.get<int64_t>() : -1);
+  }
+  const bool fits = sections.size() == 3 && std::ranges::min(sections) >= 0 &&
+                    sections[0] + sections[1] + sections[2] == head_dim / 2;
+  if (!fits)
+    fail_argument("mrope_section must be three numbers that sum to head_dim / 2 = {}, got {}",
+                  head_dim / 2, dump_json(value).substr(0, 60));
+  return sections;
+}
+
+// Of architectures with three-part positions.
+void read_mrope(const Reader& scaling, const Json& config, ModelArgs& args) {
+  if (scaling.has("mrope_interleaved") && !scaling.flag("mrope_interleaved"))
+    fail_argument("mrope_interleaved false is not supported");
+  if (scaling.has("mrope_section"))
+    args.rope.mrope_section = read_sections(config["mrope_section"], args.head_dim);
+}
+
 // The key's name and layout changed: rope_theta beside rope_scaling, or both in rope_parameters.
 void read_rope(const Json& config, const Reader& top, ModelArgs& args) {
   args.rope_theta = top.positive_or("rope_theta", args.rope_theta);
@@ -109,6 +132,7 @@ void read_rope(const Json& config, const Reader& top, ModelArgs& args) {
     if (scaling.positive_or("partial_rotary_factor", 1.0) != 1.0)
       fail_argument("{}: a partial_rotary_factor other than 1 is not supported", key);
     read_rope_scaling(scaling, args.max_position_embeddings, args.rope);
+    if (has_three_part_positions(args.model_type)) read_mrope(scaling, config[key], args);
   }
 }
 
@@ -160,7 +184,12 @@ ModelArgs ModelArgs::from_config(const Json& config) {
   args.attention_bias = top.flag("attention_bias");
   args.mlp_bias = top.flag("mlp_bias");
   read_heads(top, args);
+  if (has_three_part_positions(args.model_type))  // of the published models
+    args.rope.mrope_section = {args.head_dim / 2 - 2 * (args.head_dim * 5 / 32),
+                               args.head_dim * 5 / 32, args.head_dim * 5 / 32};
   read_rope(config, top, args);
+  if (top.has("deepstack_layers"))
+    args.deepstack_layers = top.size("deepstack_layers", args.num_hidden_layers);
   refuse_unsupported(top, args);
   return args;
 }

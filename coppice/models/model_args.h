@@ -19,10 +19,13 @@ struct RopeArgs {
   // [D/2], what each frequency is divided by: a GGUF's rope_freqs tensor. Empty where there is
   // none.
   std::vector<float> frequency_factors;
+  // How many frequencies time, height and width turn, summing to D/2; for architectures with
+  // three-part positions. Empty: one-part.
+  std::vector<int64_t> mrope_section;
 };
 
 struct ModelArgs {
-  std::string model_type;  // "llama", "qwen2", "qwen3"
+  std::string model_type;  // a name of the registry
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t num_hidden_layers = 0;
@@ -38,6 +41,12 @@ struct ModelArgs {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // llama: bias of q, k, v and o
   bool mlp_bias = false;
+  // DeepStack: after each of so many first layers, an embedding from elsewhere brings another [C]
+  // to be added. Not a key of config.json, where the vision side tells it (loader/vision_names.h).
+  int64_t deepstack_layers = 0;
+
+  // Of one token in Batch::embeddings: C, and C for each layer of DeepStack.
+  int64_t embedding_width() const { return hidden_size * (1 + deepstack_layers); }
 
   // Throws kInvalidArgument naming the key that is missing, out of range or not supported.
   static ModelArgs from_config(const Json& config);

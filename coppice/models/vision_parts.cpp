@@ -19,6 +19,14 @@ int64_t size_of(const Json& config, const char* where, const char* key, int64_t 
   return value.get<int64_t>();
 }
 
+int64_t image_token_of(const Json& config, const char* key, int64_t missing, int64_t vocab_size) {
+  const Json id = config.value(key, Json(missing));
+  if (!id.is_number_integer() || id < 0 || id >= vocab_size)
+    fail_argument("{} must be a token of the vocabulary of {}, got {}", key, vocab_size,
+                  dump_json(id).substr(0, 40));
+  return id.get<int64_t>();
+}
+
 at::Tensor VisionWeights::tensor(const std::string& name, const std::vector<int64_t>& shape) {
   return loader_.take_float(name, shape).clone();
 }

@@ -18,6 +18,9 @@ namespace coppice::models {
 // there). Throws kInvalidArgument naming `where` and the key.
 int64_t size_of(const Json& config, const char* where, const char* key, int64_t missing);
 
+// The token that stands for a picture: of `key`, `missing` where it is absent.
+int64_t image_token_of(const Json& config, const char* key, int64_t missing, int64_t vocab_size);
+
 // Hands out the vision side's weights. Layers keep their own.
 class VisionWeights final {
  public:

@@ -17,7 +17,9 @@ std::unique_ptr<VisionTower> load_vision(const Checkpoint& checkpoint, WeightMod
   for (const std::string& name : checkpoint.names())
     if (!is_vision_tensor(name)) loader.ignore(name);
   const ModelArgs text = ModelArgs::from_config(checkpoint.config());
-  std::unique_ptr<VisionTower> tower = models::make_llava_tower(config, text, loader, mode);
+  const bool qwen = config.value("model_type", Json()) == "qwen3_vl";
+  std::unique_ptr<VisionTower> tower =
+      (qwen ? models::make_qwen3_vl_tower : models::make_llava_tower)(config, text, loader, mode);
   loader.finish();
   return tower;
 }

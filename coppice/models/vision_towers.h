@@ -17,5 +17,7 @@ namespace coppice::models {
 // calls.
 std::unique_ptr<VisionTower> make_llava_tower(const Json& config, const ModelArgs& text,
                                               WeightLoader& loader, WeightMode mode);
+std::unique_ptr<VisionTower> make_qwen3_vl_tower(const Json& config, const ModelArgs& text,
+                                                 WeightLoader& loader, WeightMode mode);
 
 }  // namespace coppice::models

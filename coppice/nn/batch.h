@@ -14,8 +14,10 @@ enum class Modality : uint8_t { kText = 0, kImage = 1, kVideo = 2 };
 
 struct Batch {
   // Exactly one of the two is defined.
-  at::Tensor token_ids;   // [N] int64
-  at::Tensor embeddings;  // [N, C]
+  at::Tensor token_ids;  // [N] int64
+  // [N, C], and for models that take more than the first layer's input: further [C] for the layers
+  // behind it, zeros for text (ModelArgs::embedding_width)
+  at::Tensor embeddings;
 
   // Rotary positions: [N] int64, or [3, N] (time, height, width) for models with three-part
   // positions.

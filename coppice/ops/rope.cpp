@@ -85,18 +85,23 @@ RopeTable::RopeTable(const at::Tensor& inv_freq, std::vector<int64_t> axis_of_fr
   axis_ = at::tensor(axis_of_frequency_, at::kLong);
 }
 
-RopeAngles RopeTable::angles(const at::Tensor& positions, at::ScalarType dtype) const {
+at::Tensor RopeTable::spread(const at::Tensor& positions) const {
   const bool three_part = positions.dim() == 2 && positions.size(0) == 3 && axis_.defined();
   if (positions.dim() != 1 && !three_part)
     fail_argument("rope: expected positions [N]{}, got {} dims with {} values",
                   axis_.defined() ? " or [3, N]" : "", positions.dim(), positions.numel());
+  return three_part ? positions.index_select(0, axis_.to(positions.device())).t().contiguous()
+                    : positions.unsqueeze(1);
+}
+
+RopeAngles RopeTable::angles(const at::Tensor& positions, at::ScalarType dtype) const {
   const at::Tensor inv_freq = inv_freq_.to(positions.device());
-  const at::Tensor each = positions.to(at::kFloat);
-  // [N, D/2] or [N, 1]
-  const at::Tensor turned =
-      three_part ? each.index_select(0, axis_.to(positions.device())).t() : each.unsqueeze(1);
-  const at::Tensor angle = (turned * inv_freq).to(dtype);
+  const at::Tensor angle = (spread(positions).to(at::kFloat) * inv_freq).to(dtype);
   return {angle.cos(), angle.sin()};
+}
+
+at::Tensor RopeTable::turns(const at::Tensor& positions) const {
+  return spread(positions).to(at::kDouble) * inv_freq_.to(positions.device(), at::kDouble);
 }
 
 at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& delta) const {

@@ -50,11 +50,16 @@ class RopeTable final {
   // positions [N], or [3, N] where the table has axes; int64. The result has the given dtype
   // (float32 or float64). Throws kInvalidArgument on another shape.
   RopeAngles angles(const at::Tensor& positions, at::ScalarType dtype) const;
+  // The angles themselves, not rounded: [N, D/2] float64.
+  at::Tensor turns(const at::Tensor& positions) const;
 
   // Turns keys that sit at some position on by `delta` [N]: x [N, H, D] -> [N, H, D].
   at::Tensor rotate(const at::Tensor& x, const at::Tensor& delta) const;
 
  private:
+  // [N] -> [N, 1]; [3, N] -> [N, D/2]
+  at::Tensor spread(const at::Tensor& positions) const;
+
   at::Tensor inv_freq_;
   std::vector<int64_t> axis_of_frequency_;
   at::Tensor axis_;  // [D/2] int64; undefined without axes

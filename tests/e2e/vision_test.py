@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Pictures as a user meets them: `coppice run --image` and the server's image_url, on the tiny LLaVA of
-tests/golden/models/llava. Needs no downloads."""
+"""Pictures as a user meets them: `coppice run --image` and the server's image_url, on the tiny LLaVA and the
+tiny Qwen3-VL of tests/golden/models. Needs no downloads."""
 
 import base64
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -151,10 +153,88 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(usage["kv"]["kept_image_entries"], TOKENS * ROWS)
 
 
+class QwenTest(unittest.TestCase):
+    """Pictures of any size: as many tokens as their size asks for, in a grid."""
+
+    MODEL = ROOT / "tests/golden/models/qwen3-vl/hf"
+    SIZES = {"photo.png": 15, "RGB.png": 6}  # in tokens
+
+    def call(self, command, *args, code=0):
+        model = [self.MODEL] if command == "inspect" else ["--model", self.MODEL, "--weights", "float32"]
+        done = subprocess.run([COPPICE, command, *model, *map(str, args)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def json(self, *args):
+        return json.loads(self.call("run", "--json", "--temperature", 0, "--max-tokens", 10, "--kv-budget", "full", *args).stdout)
+
+    def test_pictures_have_tokens_by_size(self):
+        for name, tokens in self.SIZES.items():
+            one = self.json("--image", PICTURES / name, "What is it?")
+            self.assertEqual(one["kv"]["kept_image_entries"], tokens * ROWS)
+        both = self.json("--image", PICTURES / "RGB.png", "--image", PICTURES / "photo.png", "What is it?")
+        self.assertEqual(both["kv"]["kept_image_entries"], 21 * ROWS)
+        small = self.call("run", "--json", "--kv-budget", 8, "--max-tokens", 3, "--image", PICTURES / "photo.png", "x")
+        self.assertEqual(json.loads(small.stdout)["kv"]["kept_entries"], 8 * ROWS)
+
+    def test_the_server_answers_alike_over_turns(self):
+        server = Server(self.MODEL, "--weights", "float32", "--kv-budget", "full", "--chunk", 16, "--kv-pool", "1MiB")
+        try:
+            def ask(messages):
+                status, _, body = server.send("POST", CHAT, {"messages": messages, "temperature": 0, "max_tokens": 10})
+                self.assertEqual(status, 200, body)
+                reply = json.loads(body)
+                return reply["choices"][0]["message"]["content"], reply["usage"]
+
+            photo, rgb = part(uri(picture("photo.png"))), part(uri(picture("RGB.png")))
+            talk = [{"role": "user", "content": [photo, {"type": "text", "text": "What is it?"}]}]
+            answer, usage = ask(talk)
+            self.assertEqual(usage["kv"]["kept_image_entries"], 15 * ROWS)
+            self.assertEqual(answer, self.json("--image", PICTURES / "photo.png", "What is it?")["text"])
+            talk += [{"role": "assistant", "content": "A photo."}, {"role": "user", "content": [rgb, {"type": "text", "text": "And this?"}]}]
+            later, usage = ask(talk)
+            self.assertEqual(usage["kv"]["kept_image_entries"], 21 * ROWS)
+            again, usage = ask(talk)
+            self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertEqual(again, later)
+            status, _, body = server.send("POST", CHAT, chat(part(uri(picture("long.png"))), "x"))
+            self.assertEqual(status, 400, body)
+            self.assertIn("longer side", body.decode())
+        finally:
+            self.assertEqual(server.stop(), 0, server.messages())
+
+    def test_the_plan_counts_the_tower(self):
+        plan = json.loads(self.call("plan", "--json").stdout)
+        self.assertGreater(plan["bytes"]["vision"], 100_000)
+        self.assertIn("qwen3_vl_text", self.call("inspect").stdout)
+
+    def test_the_plan_counts_embeddings_of_several_layers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(self.MODEL, pathlib.Path(folder) / "m")
+            config = json.loads((model / "config.json").read_text())
+            config["vision_config"]["deepstack_visual_indexes"] = []
+            (model / "config.json").write_text(json.dumps(config))
+            done = subprocess.run([COPPICE, "plan", "--json", "--model", model, "--weights", "float32", "--chunk", "64"],
+                                  capture_output=True, text=True, check=True)
+        with_them = json.loads(self.call("plan", "--json", "--chunk", 64).stdout)
+        more = with_them["bytes"]["scratch"] - json.loads(done.stdout)["bytes"]["scratch"]
+        self.assertGreaterEqual(more, 64 * 3 * 32 * 4)  # a chunk of three layers' width in float32
+
+    def test_the_image_processor_may_stand_in_processor_config(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree(self.MODEL, pathlib.Path(folder) / "m")
+            processor = json.loads((model / "preprocessor_config.json").read_text())
+            (model / "preprocessor_config.json").unlink()
+            (model / "processor_config.json").write_text(json.dumps(
+                {"image_processor": processor, "processor_class": "Qwen3VLProcessor"}))
+            done = subprocess.run([COPPICE, "run", "--model", model, "--weights", "float32", "--json", "--temperature", "0",
+                                   "--max-tokens", "10", "--kv-budget", "full", "--image", PICTURES / "photo.png", "What is it?"],
+                                  capture_output=True, text=True, check=True)
+        self.assertEqual(json.loads(done.stdout)["text"], self.json("--image", PICTURES / "photo.png", "What is it?")["text"])
+
+
 class TextModelTest(unittest.TestCase):
     def test_a_text_model_says_so(self):
-        sys.path.insert(0, str(pathlib.Path(__file__).parent))
-        import tempfile
         import tiny_gguf
         with tempfile.TemporaryDirectory() as folder:
             model = str(pathlib.Path(folder) / "tiny.gguf")

@@ -46,6 +46,7 @@ inline ModelArgs tiny_args(const std::string& model_type) {
   args.head_dim = 8;
   args.vocab_size = kVocab;
   args.max_position_embeddings = 512;
+  if (has_three_part_positions(model_type)) args.rope.mrope_section = {2, 1, 1};
   return args;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coppice/attention/dense_backend.h"
+#include "coppice/core/error.h"
 #include "coppice/loader/safetensors_file.h"
 #include "coppice/models/load.h"
 
