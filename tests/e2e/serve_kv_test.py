@@ -140,6 +140,26 @@ class SharedBeginnings(MadeModelTest):
             self.assertEqual((status, result["error"]["param"]), (400, "kv.mark"), result)
 
 
+class PoolMemory(MadeModelTest):
+    def resident(self, *flags):
+        """Bytes of the process before and after some answers."""
+        server = Server(self.model, *FLAGS[:-4], "--kv-pool", "96MiB", *flags)
+        try:
+            statm = pathlib.Path(f"/proc/{server.process.pid}/statm")
+            read = lambda: int(statm.read_text(encoding="utf-8").split()[1]) * 4096  # noqa: E731
+            before = read()
+            for i in range(4):
+                server.answer(COMPLETIONS, complete(TEXT[i:] * 3, max_tokens=8))
+            return before, read()
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_the_pool_is_there_from_the_start_unless_it_is_lazy(self):
+        early, lazy = self.resident(), self.resident("--kv-lazy")
+        self.assertGreater(early[0] - lazy[0], 80 << 20)
+        self.assertLess(early[1] - early[0], 32 << 20)  # nothing of the pool comes later
+
+
 class AdaptiveBudgets(MadeModelTest):
     flags = [*FLAGS[:-4], "--kv-pool", "64KiB", "--max-running", 4, "--kv-min-budget", 16, "--kv-reuse", "off"]
 
