@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from worker import serve
 
 transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 SNAP = {"window_size": 32, "kernel_size": 5}
 
 
