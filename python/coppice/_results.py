@@ -100,9 +100,10 @@ class Kept:
     higher is kept: NaN with a full budget, and as of the last choice for policies that judge anew before each.
     """
 
-    def __init__(self, layers: int, kv_heads: int, tokens_seen: int, cu_entries: NDArray[np.int64],
-                 positions: NDArray[np.int64], scores: NDArray[np.float32]):
+    def __init__(self, layers: int, kv_heads: int, tokens_seen: int, nbytes: int,
+                 cu_entries: NDArray[np.int64], positions: NDArray[np.int64], scores: NDArray[np.float32]):
         self.layers, self.kv_heads, self.tokens_seen = layers, kv_heads, tokens_seen
+        self.bytes = nbytes  # of the blocks that hold them
         self._cu, self._positions, self._scores = cu_entries, positions, scores
 
     def _slice(self, layer: int, head: int) -> slice:

@@ -242,7 +242,7 @@ void bind_session(py::module_& module) {
       .def("kept",
            [](Session& session) {
              const KeptEntries kept = session.kept();
-             return py::make_tuple(kept.layers, kept.kv_heads, kept.tokens_seen,
+             return py::make_tuple(kept.layers, kept.kv_heads, kept.tokens_seen, kept.bytes,
                                    array_of(kept.cu_entries), array_of(kept.positions),
                                    array_of(kept.scores));
            })

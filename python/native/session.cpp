@@ -250,7 +250,9 @@ KeptEntries Session::kept() {
     for (int64_t row = 0; row < kept.layers * kept.kv_heads; ++row) {
       if (id) {
         const int64_t layer = row / kept.kv_heads, head = row % kept.kv_heads;
-        const std::vector<int32_t> positions = row_positions(cache, cache.row(*id, layer, head));
+        const BlockTable& table = cache.row(*id, layer, head);
+        const std::vector<int32_t> positions = row_positions(cache, table);
+        kept.bytes += static_cast<int64_t>(table.blocks.size()) * cache.config().block_bytes();
         std::vector<float> scores(positions.size(), std::numeric_limits<float>::quiet_NaN());
         if (policy.bounded()) scores = policy.scores(cache, *id, layer, head);
         for (const int64_t place : by_position(positions)) {

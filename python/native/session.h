@@ -43,6 +43,7 @@ class EngineHost final {
 // What a session holds in each row, by rising position; rows are layer x Hkv + head.
 struct KeptEntries {
   int64_t layers = 0, kv_heads = 0, tokens_seen = 0;
+  int64_t bytes = 0;                // of the blocks that hold them
   std::vector<int64_t> cu_entries;  // [rows + 1]
   std::vector<int64_t> positions;   // [entries]
   std::vector<float> scores;        // [entries]; NaN where the budget is unbounded

@@ -190,6 +190,8 @@ class KeptTest(TinyModelTest):
             self.assertEqual(scores.tolist(), (positions - (seen - 1)).tolist())
         self.assertEqual(kept.counts.tolist(), [[40] * tiny_gguf.KV_HEADS] * tiny_gguf.LAYERS)
         self.assertEqual(kept.mask.sum(), len(kept))
+        entry = 2 * 2 * tiny_gguf.HIDDEN // tiny_gguf.HEADS + 3 * 4 + 1  # key, value, three numbers, modality
+        self.assertEqual(kept.bytes, 3 * 16 * ROWS * entry)  # in blocks of 16
         with self.assertRaises(IndexError):
             kept.positions(tiny_gguf.LAYERS, 0)
 
