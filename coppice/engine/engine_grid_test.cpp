@@ -141,7 +141,9 @@ TEST(EngineGrids, a_published_gate_lets_pictures_and_text_compete) {
     const RequestOutput less = Engine(model, config(12, "dbtrimkv")).run(qwen().request(one));
     EXPECT_EQ(less.usage.kv.kept_entries, 12 * kRows) << one.name;
     EXPECT_LT(less.usage.kv.kept_image_entries, 12 * kRows) << one.name;
-    if (!one.pictures.empty()) EXPECT_GT(less.usage.kv.kept_image_entries, 0) << one.name;
+    if (!one.pictures.empty()) {
+      EXPECT_GT(less.usage.kv.kept_image_entries, 0) << one.name;
+    }
   }
 }
 
@@ -169,18 +171,14 @@ TEST(EngineGrids, the_template_and_the_tokenizer_make_the_prompt) {
 }
 
 // Notes the positions of all that passes through.
-struct NotingModel final : Model {
-  explicit NotingModel(std::shared_ptr<Model> inner_in)
-      : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {}
+struct NotingModel final : WrappedModel {
+  using WrappedModel::WrappedModel;
 
-  torch::Tensor forward(const Batch& batch, AttentionBackend& backend) override {
+  ForwardState begin(Batch batch) override {
     seen.push_back(batch.positions.dim() == 2 ? batch.positions : batch.positions.expand({3, -1}));
-    return inner->forward(batch, backend);
+    return inner->begin(std::move(batch));
   }
-  torch::Tensor embed(const torch::Tensor& ids) override { return inner->embed(ids); }
-  torch::Tensor logits(const torch::Tensor& hidden) override { return inner->logits(hidden); }
 
-  std::shared_ptr<Model> inner;
   std::vector<at::Tensor> seen;
 };
 

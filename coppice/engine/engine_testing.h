@@ -88,18 +88,28 @@ inline std::shared_ptr<Model> model_for(const PolicyInfo& info) {
   return tiny_model(true, tiny_args(), info.gate.empty() ? "retention" : info.gate);
 }
 
-// Fails on purpose: for a batch that holds `throw_on`, or with scores that are NaN for a sequence
-// whose newest token is `poison`.
-struct FaultyModel final : Model {
-  explicit FaultyModel(std::shared_ptr<Model> inner_in)
+// Another model as it is: tests override what they want to see.
+struct WrappedModel : Model {
+  explicit WrappedModel(std::shared_ptr<Model> inner_in)
       : Model(inner_in->args()), inner(register_module("inner", std::move(inner_in))) {
     set_gate_kind(inner->gate_kind());
   }
-
   ForwardState begin(Batch batch) override { return inner->begin(std::move(batch)); }
   bool advance(ForwardState& state, AttentionBackend& backend, int64_t layers) override {
     return inner->advance(state, backend, layers);
   }
+  torch::Tensor finish(ForwardState& state) override { return inner->finish(state); }
+  torch::Tensor embed(const torch::Tensor& ids) override { return inner->embed(ids); }
+  torch::Tensor logits(const torch::Tensor& hidden) override { return inner->logits(hidden); }
+
+  std::shared_ptr<Model> inner;
+};
+
+// Fails on purpose: for a batch that holds `throw_on`, or with scores that are NaN for a sequence
+// whose newest token is `poison`.
+struct FaultyModel final : WrappedModel {
+  using WrappedModel::WrappedModel;
+
   torch::Tensor finish(ForwardState& state) override {
     torch::Tensor hidden = inner->finish(state);
     for (int64_t i = 0; i < state.batch.num_tokens(); ++i) {
@@ -110,10 +120,7 @@ struct FaultyModel final : Model {
     }
     return hidden;
   }
-  torch::Tensor embed(const torch::Tensor& ids) override { return inner->embed(ids); }
-  torch::Tensor logits(const torch::Tensor& hidden) override { return inner->logits(hidden); }
 
-  std::shared_ptr<Model> inner;
   int64_t throw_on = -1;
   int64_t poison = -1;
 };
