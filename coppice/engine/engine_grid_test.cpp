@@ -171,8 +171,8 @@ TEST(EngineGrids, the_template_and_the_tokenizer_make_the_prompt) {
 }
 
 // Notes the positions of all that passes through.
-struct NotingModel final : WrappedModel {
-  using WrappedModel::WrappedModel;
+struct NotingModel final : testing::WrappedModel {
+  using testing::WrappedModel::WrappedModel;
 
   ForwardState begin(Batch batch) override {
     seen.push_back(batch.positions.dim() == 2 ? batch.positions : batch.positions.expand({3, -1}));

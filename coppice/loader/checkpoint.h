@@ -71,7 +71,7 @@ class Checkpoint final {
   // Of a vision-language folder: all of config.json, while config() is its text model's and tensors
   // of the vision side bear the names of loader/vision_names.h. Null otherwise.
   const Json& vision_config() const;
-  // preprocessor_config.json of such a folder; null where there is none.
+  // Of processor_config.json, else preprocessor_config.json of such a folder; null without both.
   const Json& image_processor_config() const;
   const GenerationDefaults& generation() const;
   const TokenizerSource& tokenizer() const;

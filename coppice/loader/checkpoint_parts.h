@@ -28,7 +28,7 @@ struct CheckpointParts {
   ShardedWeights weights;  // of a folder
   Json config;             // of the text model
   Json vision_config;      // null without a vision side
-  Json image_processor;    // preprocessor_config.json; null where there is none
+  Json image_processor;    // of processor_config.json, else preprocessor_config.json; or null
   GenerationDefaults generation;
   TokenizerSource tokenizer;  // `gguf` is set by Checkpoint, once the parts have their place
   std::map<std::string, std::string> chat_templates;
