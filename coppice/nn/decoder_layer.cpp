@@ -26,7 +26,8 @@ at::Tensor DecoderLayer::forward(at::Tensor& x, const at::Tensor& delta,
   const auto& gate = self_attn_->gate();
   if (!recompute_ || !torch::GradMode::is_enabled() || gate == nullptr)
     return run(x, delta, angles, batch, backend);
-  const auto segment = [this, angles, &batch, &backend](const std::vector<at::Tensor>& inputs) {
+  // A copy of the batch: the backward pass may come when that of the forward pass is gone.
+  const auto segment = [this, angles, batch, &backend](const std::vector<at::Tensor>& inputs) {
     at::Tensor stream = torch::GradMode::is_enabled() ? inputs[0] : inputs[0].clone();
     const at::Tensor next = run(stream, inputs[1], angles, batch, backend);
     return std::vector<at::Tensor>{stream, next};
