@@ -13,7 +13,7 @@ struct TalkFlags {
   GridOptions grid;
   std::vector<std::string> texts;
   std::vector<std::string> asking = {"unseen"};
-  TalkOptions task;
+  TalkOptions task = {.lengths = {2000, 4000}, .questions = 2};
 };
 
 }  // namespace

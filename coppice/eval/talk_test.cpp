@@ -82,12 +82,13 @@ TEST_F(TalkTest, FactsAreToldEarlyByTheUserAndEndWithTheAssistant) {
 }
 
 TEST_F(TalkTest, ATalkDependsOnItsNumberAndSeedAlone) {
-  TalkTask one = task({.lengths = {900, kLong}, .trials = 4}), other = task({.lengths = {kLong}});
+  TalkTask one = task({.lengths = {900, kLong}, .trials = 4, .questions = 2}),
+           other = task({.lengths = {kLong}, .questions = 2});
   EXPECT_EQ(one.make_talk(kLong, 1).reading.history, other.make_talk(kLong, 1).reading.history);
   EXPECT_NE(one.make_talk(kLong, 0).reading.history, one.make_talk(kLong, 1).reading.history);
   EXPECT_EQ(one.make_talk(900, 1).needles[0].statement,
             one.make_talk(kLong, 1).needles[0].statement);
-  TalkTask seeded = task({.lengths = {kLong}, .seed = 7});
+  TalkTask seeded = task({.lengths = {kLong}, .questions = 2, .seed = 7});
   EXPECT_NE(one.make_talk(kLong, 1).reading.history, seeded.make_talk(kLong, 1).reading.history);
 }
 
@@ -95,6 +96,7 @@ TEST_F(TalkTest, ATalkDependsOnItsNumberAndSeedAlone) {
 TEST_F(TalkTest, EveryWayToAskGivesRowsAndSums) {
   TalkTask one = task({.lengths = {500},
                        .trials = 2,
+                       .questions = 2,
                        .answer_tokens = 4,
                        .asking = {Asking::kUnseen, Asking::kSeen, Asking::kInTurn}});
   const CacheConfig sizes =
@@ -131,12 +133,13 @@ TEST_F(TalkTest, EveryWayToAskGivesRowsAndSums) {
 }
 
 TEST_F(TalkTest, RefusesWhatCannotBe) {
-  EXPECT_EQ(code_of([&] { task({.lengths = {2600}}); }), ErrorCode::kCapacity);
-  EXPECT_EQ(code_of([&] { task({.lengths = {10}}); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { task({.lengths = {70}}); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { task({.lengths = {2600}, .questions = 2}); }), ErrorCode::kCapacity);
+  EXPECT_EQ(code_of([&] { task({.lengths = {10}, .questions = 2}); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { task({.lengths = {70}, .questions = 2}); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([&] { task({.lengths = {900}, .questions = 9}); }),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([&] { task({.lengths = {900}, .asking = {}}); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { task({.lengths = {900}, .questions = 2, .asking = {}}); }),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace
