@@ -1,6 +1,7 @@
 #include "coppice/server/pinned_messages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "coppice/processor/token_places.h"
 #include "coppice/server/api_error.h"
@@ -28,21 +29,37 @@ std::vector<TextRange> places_of(const RenderedPrompt& prompt, std::span<const i
   return ranges;
 }
 
+std::optional<std::vector<PositionSpan>> spans_of(const Tokenizer& tokenizer,
+                                                  const RenderedPrompt& prompt,
+                                                  std::span<const int32_t> ids,
+                                                  std::span<const TextRange> ranges) {
+  const auto places = token_places(tokenizer, prompt.text, prompt.plain, ids, ranges);
+  if (!places) return std::nullopt;
+  std::vector<PositionSpan> spans;
+  for (const TokenRange& place : *places)
+    spans.push_back({static_cast<int32_t>(place.begin), static_cast<int32_t>(place.end)});
+  return spans;
+}
+
 }  // namespace
 
 std::vector<PositionSpan> message_spans(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
                                         std::span<const int32_t> ids,
                                         std::span<const int64_t> numbers, const char* field) {
   if (numbers.empty()) return {};
-  const auto places =
-      token_places(tokenizer, prompt.text, prompt.plain, ids, places_of(prompt, numbers, field));
-  if (!places) {
+  auto spans = spans_of(tokenizer, prompt, ids, places_of(prompt, numbers, field));
+  if (!spans) {
     refuse_field(field, "this model's tokens do not show where a message begins or ends here");
   }
-  std::vector<PositionSpan> spans;
-  for (const TokenRange& place : *places)
-    spans.push_back({static_cast<int32_t>(place.begin), static_cast<int32_t>(place.end)});
-  return spans;
+  return std::move(*spans);
+}
+
+std::optional<PositionSpan> find_message(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                         std::span<const int32_t> ids, std::size_t number) {
+  const auto& place = prompt.messages.at(number);
+  if (!place) return std::nullopt;
+  const auto spans = spans_of(tokenizer, prompt, ids, std::span(&*place, 1));
+  return spans ? std::optional(spans->front()) : std::nullopt;
 }
 
 std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> spans,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,10 @@ namespace coppice {
 std::vector<PositionSpan> message_spans(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
                                         std::span<const int32_t> ids,
                                         std::span<const int64_t> numbers, const char* field);
+
+// Those of one message, where they are shown.
+std::optional<PositionSpan> find_message(const Tokenizer& tokenizer, const RenderedPrompt& prompt,
+                                         std::span<const int32_t> ids, std::size_t number);
 
 // The same spans once set_prompt() has put the pictures in.
 std::vector<PositionSpan> with_pictures(std::span<const PositionSpan> spans,

@@ -60,14 +60,8 @@ std::string sampling_field(std::string_view message) {
   return {};
 }
 
-// A system message that others may share ends a beginning too, where its place is shown.
-std::vector<int64_t> marked(std::vector<int64_t> mark, const ChatRequest& chat,
-                            const RenderedPrompt& prompt) {
-  const bool named = std::find(mark.begin(), mark.end(), 0) != mark.end();
-  const bool shown = chat.messages.size() > 1 && prompt.messages.front().has_value();
-  if (!named && shown && chat.messages.front().value("role", "") == "system")
-    mark.insert(mark.begin(), 0);
-  return mark;
+bool begins_with_system(const ChatRequest& chat) {
+  return chat.messages.size() > 1 && chat.messages.front().value("role", "") == "system";
 }
 
 }  // namespace
@@ -198,7 +192,11 @@ Service::EncodedChat Service::encode_chat(const ChatRequest& chat,
         .request = {},
         .format = reply_format(habits_, chat, prompt.text),
         .pins = merge_pins(message_spans(tokenizer_, prompt, ids, kv.keep, "kv.keep")),
-        .marks = message_spans(tokenizer_, prompt, ids, marked(kv.mark, chat, prompt), "kv.mark")};
+        .marks = message_spans(tokenizer_, prompt, ids, kv.mark, "kv.mark")};
+    if (begins_with_system(chat)) {  // others may share it; nobody asked, so nothing is refused
+      if (const auto system = find_message(tokenizer_, prompt, ids, 0))
+        encoded.marks.push_back(*system);
+    }
     if (config_.images == nullptr) {
       encoded.request.prompt = std::move(ids);
     } else {
