@@ -182,19 +182,25 @@ struct NotingModel final : testing::WrappedModel {
   std::vector<at::Tensor> seen;
 };
 
+// Has the first `cut` tokens read. -> the request for what is left of `all`.
+Request rest_after(Engine& engine, const Request& all, int64_t cut) {
+  Request first = all;
+  first.prompt.resize(static_cast<std::size_t>(cut));
+  std::erase_if(first.images, [&](const ImageSpan& span) { return span.begin >= cut; });
+  first.sampling.max_tokens = 0;
+  first.keep_session = true;
+  Request rest = all;
+  rest.prompt.erase(rest.prompt.begin(), rest.prompt.begin() + cut);
+  rest.session = engine.run(first).session;
+  return rest;
+}
+
 TEST(EngineGrids, a_picture_in_a_later_turn_has_the_references_positions_after_eviction) {
   Request all = qwen().request(case_of("turns"));
   for (const int64_t cut : {15, 23, 30, 48}) {  // inside a picture, behind it, and so on
     const auto model = std::make_shared<NotingModel>(qwen().model);
     Engine engine(model, config(6));
-    Request first = all;
-    first.prompt.resize(static_cast<std::size_t>(cut));
-    std::erase_if(first.images, [&](const ImageSpan& span) { return span.begin >= cut; });
-    first.sampling.max_tokens = 0;
-    first.keep_session = true;
-    Request rest = all;
-    rest.prompt.erase(rest.prompt.begin(), rest.prompt.begin() + cut);
-    rest.session = engine.run(first).session;
+    Request rest = rest_after(engine, all, cut);
     rest.keep_session = true;
     rest.sampling.max_tokens = 3;
     const RequestOutput output = engine.run(rest);
@@ -215,14 +221,7 @@ TEST(EngineGrids, turns_of_a_session_are_one_prompt) {
   const Request all = qwen().request(case_of("turns"));
   for (const int64_t cut : {15, 23, 48}) {
     Engine engine(qwen().model, config());
-    Request first = all;
-    first.prompt.resize(static_cast<std::size_t>(cut));
-    std::erase_if(first.images, [&](const ImageSpan& span) { return span.begin >= cut; });
-    first.sampling.max_tokens = 0;
-    first.keep_session = true;
-    Request rest = all;
-    rest.prompt.erase(rest.prompt.begin(), rest.prompt.begin() + cut);
-    rest.session = engine.run(first).session;
+    Request rest = rest_after(engine, all, cut);
     EXPECT_EQ(ids_of(engine.run(rest).tokens), wanted("turns")) << cut;
   }
 }

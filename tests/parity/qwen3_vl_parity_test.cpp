@@ -1,13 +1,10 @@
 // Qwen3-VL from a folder, picture files included, against what transformers computed.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "coppice/core/error.h"
 #include "coppice/models/decoder.h"
+#include "tests/parity/changed_folder.h"
 #include "tests/parity/golden_qwen3_vl.h"
-#include "tests/support/scratch_folder.h"
 
 namespace coppice {
 namespace {
@@ -129,27 +126,7 @@ TEST(Qwen3VlParity, a_tower_refuses_what_is_no_grid_of_patches) {
   EXPECT_THROW(tower.encode(torch::zeros({4, 96}, torch::kDouble), {2, 2}), Error);
 }
 
-// The folder with one change to config.json.
-std::string refusal(const Json& patch) {
-  namespace fs = std::filesystem;
-  const testing::ScratchFolder scratch;
-  const std::string folder = scratch.file("changed");
-  fs::create_directories(folder);
-  for (const auto& item : fs::directory_iterator(golden::qwen_folder()))
-    fs::copy_file(item.path(), fs::path(folder) / item.path().filename());
-  Json config = parse_json(read_text_file(folder + "/config.json"), "config.json");
-  config.merge_patch(patch);
-  std::ofstream(folder + "/config.json") << config;
-  try {
-    const Checkpoint checkpoint = Checkpoint::open(folder);
-    load_model(checkpoint, WeightMode::kFloat32);
-    load_vision(checkpoint, WeightMode::kFloat32);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
-}
+std::string refusal(const Json& patch) { return golden::refusal(golden::qwen_folder(), patch); }
 
 TEST(Qwen3VlConfig, what_does_not_fit_is_named) {
   const auto says = [](const Json& patch, const char* text) {

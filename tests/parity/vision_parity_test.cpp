@@ -1,12 +1,9 @@
 // LLaVA-1.5 from a folder, picture files included, against what transformers computed.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "coppice/core/error.h"
+#include "tests/parity/changed_folder.h"
 #include "tests/parity/golden_llava.h"
-#include "tests/support/scratch_folder.h"
 
 namespace coppice {
 namespace {
@@ -94,32 +91,7 @@ TEST(VisionParity, a_tower_refuses_other_sizes) {
   EXPECT_THROW(llava().tower->encode(torch::zeros({28, 28})), Error);
 }
 
-// The folder with one change to config.json.
-std::string changed(const testing::ScratchFolder& scratch, const Json& patch) {
-  namespace fs = std::filesystem;
-  const std::string folder = scratch.file("changed");
-  fs::create_directories(folder);
-  for (const auto& item : fs::directory_iterator(golden::llava_folder()))
-    fs::copy_file(item.path(), fs::path(folder) / item.path().filename(),
-                  fs::copy_options::overwrite_existing);
-  Json config = parse_json(read_text_file(folder + "/config.json"), "config.json");
-  config.merge_patch(patch);
-  std::ofstream(folder + "/config.json") << config;
-  return folder;
-}
-
-std::string refusal(const Json& patch) {
-  const testing::ScratchFolder scratch;
-  try {
-    const Checkpoint checkpoint = Checkpoint::open(changed(scratch, patch));
-    load_model(checkpoint, WeightMode::kFloat32);
-    load_vision(checkpoint, WeightMode::kFloat32);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
-}
+std::string refusal(const Json& patch) { return golden::refusal(golden::llava_folder(), patch); }
 
 TEST(VisionConfig, what_does_not_fit_is_named) {
   const auto says = [](const Json& patch, const char* text) {
@@ -141,7 +113,6 @@ TEST(VisionConfig, what_does_not_fit_is_named) {
 }
 
 TEST(VisionConfig, several_layers_side_by_side) {
-  const testing::ScratchFolder scratch;
   // Two layers need a projector twice as wide, which these weights are not.
   EXPECT_NE(refusal({{"vision_feature_layer", {-2, 1}}}).find("expected [32, 64]"),
             std::string::npos);
