@@ -18,12 +18,11 @@ import json
 import math
 import pathlib
 
-import tokenizers
 import torch
 import transformers
-from PIL import Image
 from safetensors.torch import save_file
 
+from golden_vision import byte_tokenizer, on_white
 from golden_weights import fill
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,22 +62,10 @@ def make_config():
     return config
 
 
-def make_tokenizer():
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
-        vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.add_special_tokens([tokenizers.AddedToken(text, special=True) for text in SPECIALS])
-    return tokenizer
-
-
 def patches(name):
     kind = importlib.import_module("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     settings = {k: v for k, v in PROCESSOR.items() if k != "image_processor_type"}
-    picture = Image.open(ROOT / "tests/golden/pictures" / name).convert("RGBA")
-    white = Image.new("RGB", picture.size, (255, 255, 255))
-    white.paste(picture, mask=picture.getchannel("A"))
+    white = on_white(ROOT / "tests/golden/pictures" / name)
     result = kind.Qwen2VLImageProcessorPil(**settings)(white, return_tensors="pt")
     return result["pixel_values"], result["image_grid_thw"]
 
@@ -177,7 +164,7 @@ def expected_of(model, cases, generated):
 def main():
     torch.set_num_threads(1)
     model = transformers.Qwen3VLForConditionalGeneration(make_config()).float().eval()
-    tokenizer = make_tokenizer()
+    tokenizer = byte_tokenizer(SPECIALS)
     cases = prompts(tokenizer)
     with torch.inference_mode():
         seed, generated = find_seed(model, cases)
